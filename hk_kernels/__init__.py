@@ -1,0 +1,1 @@
+"""Kernel definitions and their readings: reference, trace, HIP source and figures."""
