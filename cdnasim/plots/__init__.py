@@ -1,0 +1,1 @@
+"""Figures of simulated launches, and the HTML report that holds them."""
