@@ -1,0 +1,256 @@
+"""The command line: parses, calls the library, prints. Exit code 2 for bad input, in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from cdnasim import __version__
+from cdnasim.errors import InputError
+
+app = typer.Typer(
+    help="Predict what a wave schedule or a grid order does on AMD CDNA GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+machine_app = typer.Typer(help="Machine descriptions.", no_args_is_help=True)
+order_app = typer.Typer(help="Grid orders.", no_args_is_help=True)
+app.add_typer(machine_app, name="machine")
+app.add_typer(order_app, name="order")
+
+Params = Annotated[
+    list[str] | None, typer.Argument(help="key=value, such as m=8192", show_default=False)
+]
+MachineName = Annotated[str, typer.Option("--machine", help="Name or .toml file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random part of workgroup speeds.", min=0)]
+Jobs = Annotated[int, typer.Option(help="Processes to use.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for report and results.")]
+CORES = os.cpu_count() or 1
+
+
+def main() -> None:
+    """Entry point of the `cdnasim` command."""
+    try:
+        code = typer.main.get_command(app).main(standalone_mode=False)
+    except InputError as error:
+        code = _complain(str(error))
+    except TyperException as error:  # misused options and arguments
+        code = _complain(error.format_message())
+    except (KeyboardInterrupt, typer.Abort):
+        print("cdnasim: interrupted; finished results are kept", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # the reader of a pipe has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code or 0)
+
+
+def _complain(message: str) -> int:
+    print(f"cdnasim: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"cdnasim {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def simulate(
+    kernel: Annotated[str, typer.Argument(help="gemm")],
+    params: Params = None,
+    machine: MachineName = "mi355x",
+    as_json: Json = False,
+    seed: Seed = 0,
+    lines: Annotated[
+        bool, typer.Option("--lines", help="Check the hit rates at 128 B lines (needs numba).")
+    ] = False,
+) -> None:
+    """Simulate one launch.
+
+    gemm takes m= n= k= and optionally dtype= tile= schedule= order= caches=.
+    """
+    from cdnasim.experiment.case import check_case, parse_params
+    from cdnasim.experiment.linecheck import check_lines
+
+    case = check_case(machine, kernel, parse_params(params or []))
+    result = case.run(seed)
+    record = result.summary()
+    if lines:
+        counts = check_lines(case, seed)
+        record["lines"] = {
+            "l2_hit": counts.l2_hit,
+            "llc_hit": counts.llc_hit,
+            "hbm_read_bytes": counts.hbm_read_bytes,
+            "l2_channel_imbalance": counts.l2_channel_imbalance,
+        }
+    if as_json:
+        print(json.dumps(record))
+        return
+    from cdnasim.commands import print_result
+
+    print_result(case, record)
+
+
+@app.command()
+def run(
+    name: Annotated[
+        str, typer.Argument(help="A scenario's name or .toml file; `list` names them.")
+    ],
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value for all cases; machine=NAME too.")
+    ] = None,
+    out: Out = None,
+    jobs: Jobs = CORES,
+    seed: Seed = 0,
+) -> None:
+    """Run a scenario: tables here, an HTML report in the output folder.
+
+    Finished cases are kept there, so a run that was stopped goes on where it was.
+    """
+    from cdnasim.commands import report_scenario
+    from cdnasim.experiment.case import parse_params
+    from cdnasim.experiment.scenario import load_scenario, scenario_names
+
+    if name == "list":
+        rows = [[n, load_scenario(n).title] for n in scenario_names()]
+        _table("Scenarios", ("name", "title"), rows)
+        return
+    scenario = load_scenario(name, parse_params(changes or []))
+    report = report_scenario(scenario, out or Path("out") / scenario.name, jobs=jobs, seed=seed)
+    print(f"\nReport: {report}")
+
+
+@app.command()
+def validate(
+    suites: Annotated[list[str] | None, typer.Argument(help="Suites; all if none.")] = None,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", help="Measured rows in long-format CSV.")
+    ] = None,
+    as_json: Json = False,
+    out: Out = None,
+    jobs: Jobs = CORES,
+) -> None:
+    """Compare predictions with measurements; write the report with all misses."""
+    from cdnasim.commands import print_validation, write_validation
+    from cdnasim.terminal import progress_bar
+    from cdnasim.validation.run import validate as compare
+
+    with progress_bar("validate") as progress:
+        report = compare(suites or [], measured, jobs=jobs, progress=progress)
+    if as_json:
+        print(json.dumps(report.to_json()))
+    else:
+        print_validation(report)
+    if out or not as_json:
+        path = write_validation(report, out or Path("out") / "validate")
+        print(f"\nReport: {path}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command("best-order")
+def best_order(
+    kernel: Annotated[str, typer.Argument(help="gemm")],
+    params: Params = None,
+    machine: MachineName = "mi355x",
+    as_json: Json = False,
+    out: Out = None,
+    jobs: Jobs = CORES,
+    seed: Seed = 0,
+    top: Annotated[int, typer.Option(help="How many orders to print.", min=1)] = 20,
+) -> None:
+    """Search the grid orders of a GEMM, w and c included, and rank them by predicted time."""
+    from cdnasim.commands import rank_orders
+    from cdnasim.experiment.case import check_case, parse_params
+
+    chosen = parse_params(params or [])
+    if "order" in chosen:
+        raise InputError("best-order: parameter 'order' is what is searched; leave it out")
+    case = check_case(machine, kernel, chosen)
+    ranking = rank_orders(case, out or Path("out") / "best-order", jobs=jobs, seed=seed)
+    if as_json:
+        print(json.dumps(ranking.to_json()))
+    else:
+        ranking.print(top)
+
+
+@machine_app.command("list")
+def machine_list() -> None:
+    """Name the machines that come with cdnasim."""
+    from cdnasim.machine.loader import load_machine, machine_names
+
+    machines = [load_machine(name) for name in machine_names()]
+    _table(
+        "Machines",
+        ("name", "arch", "description"),
+        [[m.name, m.arch, m.description] for m in machines],
+    )
+
+
+@machine_app.command("show")
+def machine_show(
+    name: Annotated[str, typer.Argument(help="Name or .toml file.")], as_json: Json = False
+) -> None:
+    """Print every value of a machine with unit, confidence and source."""
+    import dataclasses
+
+    from cdnasim.machine.loader import load_machine
+
+    machine = load_machine(name)
+    if as_json:
+        values = [dataclasses.asdict(p) for p in machine.provenance]
+        print(json.dumps({"name": machine.name, "arch": machine.arch, "values": values}))
+        return
+    rows = [
+        [p.key, f"{p.value:g}", p.unit, p.confidence, p.source + (f" ({p.note})" if p.note else "")]
+        for p in machine.provenance
+    ]
+    _table(machine.description, ("key", "value", "unit", "confidence", "source"), rows)
+
+
+@order_app.command("list")
+def order_list() -> None:
+    """Name the grid orders."""
+    from cdnasim.gpu.orders import ORDER_HELP
+
+    _table("Grid orders", ("order", "meaning"), [[name, text] for name, text in ORDER_HELP.items()])
+
+
+@order_app.command("show")
+def order_show(
+    spec: Annotated[str, typer.Argument(help="An order, such as xcd:w=8,c=64.")],
+    params: Params = None,
+    machine: MachineName = "mi355x",
+    round_: Annotated[
+        int, typer.Option("--round", help="Round of workgroups to print.", min=0)
+    ] = 0,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also plot all rounds to this file.")
+    ] = None,
+) -> None:
+    """Print which XCD gets which tile of a GEMM in a round; takes m= n= tile=."""
+    from cdnasim.commands import show_order
+    from cdnasim.experiment.case import parse_params
+
+    show_order(spec, parse_params(params or []), machine, round_, html)
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[list[Any]]) -> None:
+    from cdnasim.terminal import print_table
+
+    print_table(title, columns, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Cases, scenarios, sweeps and the store of their results."""

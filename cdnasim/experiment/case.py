@@ -1,0 +1,150 @@
+"""One case: a machine, a kernel and its parameters, checked and run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cdnasim.errors import InputError
+from cdnasim.gpu.chip import Options, simulate
+from cdnasim.gpu.gemm import Gemm, gemm_launch
+from cdnasim.gpu.orders import GridOrder, parse_order
+from cdnasim.gpu.profile import Launch
+from cdnasim.gpu.result import Result
+from cdnasim.machine.loader import load_machine
+from cdnasim.machine.model import MATRIX_DTYPES, Machine
+
+KERNELS = ("gemm",)
+CACHES = ("warm", "cold")
+GEMM_HELP = {
+    "m": "rows of C",
+    "n": "columns of C",
+    "k": "depth of the product",
+    "dtype": f"of A and B: {', '.join(MATRIX_DTYPES)} (default bf16)",
+    "tile": "rows x columns of a workgroup's tile of C x depth of a k-step (default 256x256x64)",
+    "schedule": "pingpong8 or pipelined:s=<stages> (default pingpong8, on sm_90 pipelined:s=4)",
+    "order": "grid order (default row-major): `cdnasim order list`",
+    "caches": "warm: the LLC as an identical previous launch left it; cold: empty (default warm)",
+}
+MAX_DIMENSION = 2**24
+
+
+@dataclass(frozen=True)
+class GemmCase:
+    """A checked GEMM case, ready to run.
+
+    machine_source: the name or file that the machine came from. params: all parameters in canonical
+    form.
+    """
+
+    machine_source: str
+    machine: Machine
+    gemm: Gemm
+    order: GridOrder
+    warm: bool
+    params: dict[str, Any]
+
+    def launch(self) -> Launch:
+        """The grid of workgroups; raises InputError if the tile does not fit the machine."""
+        return gemm_launch(self.gemm, self.machine, self.order)
+
+    def run(self, seed: int = 0) -> Result:
+        """Simulate the case."""
+        return simulate(
+            self.machine,
+            self.launch(),
+            kernel="gemm",
+            params=self.params,
+            options=Options(warm=self.warm, seed=seed),
+        )
+
+
+def parse_params(pairs: Iterable[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping; raises InputError for anything else or a key given twice."""
+    params: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key or not value:
+            raise InputError(f"parameter '{pair}' must read key=value, such as m=8192")
+        if key in params:
+            raise InputError(f"parameter '{key}' is given twice")
+        params[key] = value
+    return params
+
+
+def run_case(machine: str, kernel: str, params: Mapping[str, Any], *, seed: int = 0) -> Result:
+    """Check and simulate one case; raises InputError for what cannot be expressed."""
+    return check_case(machine, kernel, params).run(seed)
+
+
+def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase:
+    """The case of `kernel` with `params` as on the command line (values as text or plain numbers).
+
+    `order` may also be a Python callable (gpu/orders.py). Raises InputError naming the key and what
+    is allowed.
+    """
+    if kernel not in KERNELS:
+        raise InputError(f"kernel '{kernel}' is unknown; allowed: {', '.join(KERNELS)}")
+    for key in params:
+        if key not in GEMM_HELP:
+            raise InputError(f"gemm: unknown parameter '{key}'; allowed: {', '.join(GEMM_HELP)}")
+    described = load_machine(machine)
+    m, n, k = (_dimension(params, key) for key in ("m", "n", "k"))
+    tile = _tile(str(params.get("tile", "256x256x64")))
+    for key, size, step in (("m", m, tile[0]), ("n", n, tile[1]), ("k", k, tile[2])):
+        if size % step:
+            raise InputError(f"{key}={size} is not a multiple of {step} (tile {_text(tile)})")
+    dtype = _choice(params, "dtype", MATRIX_DTYPES, "bf16")
+    default = "pipelined:s=4" if described.arch == "sm_90" else "pingpong8"
+    schedule = str(params.get("schedule", default))
+    caches = _choice(params, "caches", CACHES, "warm")
+    spec: str | Callable[..., Any] = params.get("order", "row-major")
+    order = parse_order(spec if callable(spec) else str(spec))
+    canonical = {
+        "m": m,
+        "n": n,
+        "k": k,
+        "dtype": dtype,
+        "tile": _text(tile),
+        "schedule": schedule,
+        "order": order.spec,
+        "caches": caches,
+    }
+    gemm = Gemm(m, n, k, dtype, tile, schedule)
+    return GemmCase(machine, described, gemm, order, caches == "warm", canonical)
+
+
+def _choice(params: Mapping[str, Any], key: str, allowed: tuple[str, ...], default: str) -> str:
+    value = str(params.get(key, default))
+    if value not in allowed:
+        raise InputError(f"{key}={value} is unknown; allowed: {', '.join(allowed)}")
+    return value
+
+
+def _dimension(params: Mapping[str, Any], key: str) -> int:
+    if key not in params:
+        raise InputError(f"gemm: parameter '{key}' is missing; needed: m, n, k")
+    value = _whole(str(params[key]))
+    if value is None or not 1 <= value <= MAX_DIMENSION:
+        raise InputError(f"{key}={params[key]} must be a whole number from 1 to {MAX_DIMENSION}")
+    return value
+
+
+def _tile(text: str) -> tuple[int, int, int]:
+    sizes = [_whole(part) for part in text.split("x")]
+    whole = [s for s in sizes if s is not None and 16 <= s <= 1024 and s % 16 == 0]
+    if len(sizes) != 3 or len(whole) != 3:
+        raise InputError(
+            f"tile={text} must read <rows>x<columns>x<depth>, each a multiple of 16 up to 1024"
+        )
+    return whole[0], whole[1], whole[2]
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _text(tile: tuple[int, int, int]) -> str:
+    return "x".join(str(size) for size in tile)
