@@ -297,14 +297,22 @@ def write_validation(report: Validation, out: Path) -> Path:
     page.add_figure("Scatter", predicted_measured_scatter(cases))
     header, *rows = report.table()
     page.add_table("Errors by suite and metric", list(header), [list(row) for row in rows])
-    columns = ["suite", "machine", "params", "metric", "predicted", "measured", "error %", "role"]
+    columns = ["suite", "machine", "case", "metric", "predicted", "measured", "error %", "role"]
     by_error = sorted(cases, key=lambda c: -abs(c["error"] or 0.0))
     page.add_table(
         "All figures, largest error first",
         columns,
-        [[*(c[key] for key in columns[:6]), _percent(c["error"]), c["role"]] for c in by_error],
+        [
+            [c["suite"], c["machine"], _short(c["params"]), c["metric"]]
+            + [_number(c["predicted"]), _number(c["measured"]), _percent(c["error"]), c["role"]]
+            for c in by_error
+        ],
     )
     return page.write(out / "report.html")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
 
 
 def _percent(error: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def _is_number(text: str) -> bool:
-    return text[:1] in "-+0123456789"
+    return re.fullmatch(r"-|[-+]?[0-9][0-9.,]*(e[-+][0-9]+)?( (%|pt))?", text) is not None
 
 
 @contextmanager

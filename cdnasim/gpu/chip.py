@@ -250,14 +250,17 @@ class Chip:
                     end = now + step_clk
                 if t + 1 < iterations and due[t + 1] > end:
                     slab = t + 1
+                    # The part that the LLC's queue explains is the LLC's, the rest that of the level
+                    # that the slab still came from when it should have been there.
                     wait = due[slab] - end
-                    # which level the slab still came from when it should have been there
+                    queued = min(wait, max(0.0, fabric.llc_free - now))
+                    self.stall_llc += queued
                     if fabric.waits_for_hbm(a_first + slab, end - a_late) or fabric.waits_for_hbm(
                         b_first + slab, end - b_late
                     ):
-                        self.stall_hbm += wait
+                        self.stall_hbm += wait - queued
                     else:
-                        self.stall_llc += wait
+                        self.stall_llc += wait - queued
                     end = due[slab]
                 yield timeout(end - now)
             self._store(xcd, x, wg, capacity, log)

@@ -98,6 +98,7 @@ class Fabric:
     Requests come in order of time, so a server needs no event of its own: it starts a request when
     it is free and is busy for bytes / bandwidth. An LLC entry holds the clock at which its data are
     there; a request that finds them still on the way from HBM waits for the same fill.
+    `llc_free` is the clk at which the LLC has served what it was asked for so far.
     All times in core clocks; bandwidths and latencies follow the core clock through `set_clock`.
     """
 
@@ -109,7 +110,7 @@ class Fabric:
         self.llc_hit_bytes = 0
         self.hbm_read_bytes = 0
         self.write_bytes = 0
-        self._llc_free = 0.0
+        self.llc_free = 0.0
         self._hbm_free = 0.0
         self._link_clk = 1.0 / machine.link.bytes_per_clk
         # A DRAM row activation that yields one short piece costs what a full one costs: the rate
@@ -146,9 +147,9 @@ class Fabric:
         link.free = at
         if self._has_llc:
             self.llc_read_bytes += nbytes
-            free = self._llc_free
+            free = self.llc_free
             at = (free if free > at else at) + nbytes * self._llc_clk
-            self._llc_free = at
+            self.llc_free = at
             ready = self.llc.ready.get(key)
             if ready is not None:
                 self.llc_hit_bytes += nbytes

@@ -56,12 +56,12 @@ def scenario_report(
 ) -> Path:
     """Write the page of a scenario, a part per group; InputError if `path` cannot be written."""
     report = Report(title, question, _facts([r for group in groups for r in group.results]))
-    for group in groups:
-        _add_group(report, group)
+    for number, group in enumerate(groups):
+        _add_group(report, group, is_open=number == 0)
     return report.write(path)
 
 
-def _add_group(report: Report, group: LaunchGroup) -> None:
+def _add_group(report: Report, group: LaunchGroup, *, is_open: bool) -> None:
     labels, by = _labels(group.results)
     known = zip(labels, group.results, group.measured, strict=True)
     rows = [Row(label, result.summary(), measured) for label, result, measured in known]
@@ -74,9 +74,9 @@ def _add_group(report: Report, group: LaunchGroup) -> None:
     details = list(zip(labels, group.results, group.blocks, group.tiles, strict=True))[:DETAILED]
     cut = f"; the first {DETAILED} of {len(labels)}" if len(labels) > DETAILED else ""
     report.add_heading(f"{group.title}: launch by launch{cut}")
-    for label, result, block, counts in details:
+    for number, (label, result, block, counts) in enumerate(details):
         xcd = result.log.xcd
-        with report.details(f"{by}: {label}"):
+        with report.details(f"{by}: {label}", is_open=is_open and number == 0):
             if len(block) == counts[0] * counts[1]:  # a workgroup for each pair of blocks
                 report.add_figure("XCD map", xcd_map(block, xcd, rounds_of(result.log), counts))
             report.add_figure("Operand blocks", xcds_per_block(block, xcd, counts))
