@@ -302,13 +302,17 @@ def write_validation(report: Validation, out: Path) -> Path:
     page.add_table(
         "All figures, largest error first",
         columns,
-        [
-            [c["suite"], c["machine"], _short(c["params"]), c["metric"]]
-            + [_number(c["predicted"]), _number(c["measured"]), _percent(c["error"]), c["role"]]
-            for c in by_error
-        ],
+        [_figure_row(c) for c in by_error],
     )
     return page.write(out / "report.html")
+
+
+def _figure_row(case: Mapping[str, Any]) -> list[str | float | None]:
+    return [
+        *(case["suite"], case["machine"], _short(case["params"]), case["metric"]),
+        *(_number(case["predicted"]), _number(case["measured"])),
+        *(_percent(case["error"]), case["role"]),
+    ]
 
 
 def _number(value: float | None) -> str:

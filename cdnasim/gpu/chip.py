@@ -250,8 +250,8 @@ class Chip:
                     end = now + step_clk
                 if t + 1 < iterations and due[t + 1] > end:
                     slab = t + 1
-                    # The part that the LLC's queue explains is the LLC's, the rest that of the level
-                    # that the slab still came from when it should have been there.
+                    # The part that the LLC's queue explains is the LLC's, the rest that of the
+                    # level that the slab still came from when it should have been there.
                     wait = due[slab] - end
                     queued = min(wait, max(0.0, fabric.llc_free - now))
                     self.stall_llc += queued
