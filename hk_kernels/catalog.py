@@ -1,0 +1,89 @@
+"""Kernels by schedule name, as the command line calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from cdnasim.errors import InputError
+from cdnasim.trace.model import KernelTrace
+from hk_kernels import gemm
+from hk_kernels.lower.program import Program
+from hk_kernels.lower.trace import trace
+from hk_kernels.tile.language import Kernel, lower
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A schedule: its kernel on each target, and its options with defaults."""
+
+    kernels: Mapping[str, Kernel]
+    options: Mapping[str, int]
+    note: str
+
+
+GEMM_SCHEDULES: dict[str, Entry] = {
+    "pingpong8": Entry(
+        {"gfx950": gemm.pingpong8, "gfx942": gemm.pingpong8_registers},
+        {},
+        "8 waves, two a SIMD take turns at MFMA and memory",
+    ),
+    "interleave4": Entry(
+        {"gfx950": gemm.interleave4}, {}, "4 waves, loads and LDS reads woven between the MFMAs"
+    ),
+    "specialized": Entry(
+        {"gfx950": gemm.specialized},
+        {"p": 4, "c": 8, "stages": 2},
+        "p producer waves load, c consumer waves compute",
+    ),
+}
+STEPS = 8  # k-steps of the problem that stands for all: enough for every prologue and epilogue
+
+
+def schedule_names() -> str:
+    """The schedules and their options, for messages."""
+    names = []
+    for name, entry in GEMM_SCHEDULES.items():
+        options = ",".join(f"{key}={value}" for key, value in entry.options.items())
+        names.append(f"{name}:{options}" if options else name)
+    return ", ".join(names)
+
+
+def parse_schedule(text: str) -> tuple[Entry, dict[str, int]]:
+    """The entry and options of `name` or `name:key=value,…`; raises InputError."""
+    name, colon, rest = text.partition(":")
+    if name not in GEMM_SCHEDULES:
+        raise InputError(f"schedule '{text}' is unknown; allowed: {schedule_names()}")
+    entry = GEMM_SCHEDULES[name]
+    options = dict(entry.options)
+    for part in rest.split(",") if colon else ():
+        key, _, value = part.partition("=")
+        if key not in options or not re.fullmatch("[0-9]{1,3}", value) or int(value) < 1:
+            allowed = ", ".join(f"{k}=<number>" for k in options) or "no options"
+            raise InputError(f"schedule '{text}': '{part}' is not one of: {allowed}")
+        options[key] = int(value)
+    return entry, options
+
+
+def gemm_program(
+    schedule: str, arch: str, dtype: str, tile: tuple[int, int, int], grid: tuple[int, int] = (1, 1)
+) -> Program:
+    """The lowered program of a GEMM of grid x tile and STEPS k-steps; raises InputError."""
+    entry, options = parse_schedule(schedule)
+    if arch not in entry.kernels:
+        raise InputError(
+            f"schedule '{schedule}' has no kernel for {arch}: {', '.join(entry.kernels)}"
+        )
+    bm, bn, bk = tile
+    kernel = entry.kernels[arch]
+    parameters: dict[str, Any] = {"bm": bm, "bn": bn, "bk": bk, **options}
+    return lower(kernel, arch, grid[0] * bm, grid[1] * bn, STEPS * bk, dtype, **parameters)
+
+
+@cache
+def gemm_trace(schedule: str, arch: str, dtype: str, tile: tuple[int, int, int]) -> KernelTrace:
+    """The trace of a GEMM kernel; raises InputError for what the kernel or target do not allow."""
+    return trace(gemm_program(schedule, arch, dtype, tile))

@@ -1,0 +1,367 @@
+"""The published GEMM schedules: C[m,n] = A[m,k] · B[n,k]ᵀ, fp32 accumulators, C as bf16."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hk_kernels.tile.expr import Expr
+from hk_kernels.tile.language import Builder, kernel
+from hk_kernels.tile.tiles import GlobalTensor
+
+Step = Expr | int
+Part = Callable[[], None]
+
+
+def two_parts(rows: int, unit: int) -> tuple[int, int]:
+    """`rows` in two parts that are multiples of `unit`: equal if that goes, else two to one."""
+    return (rows // 2, rows // 2) if rows // 2 % unit == 0 else (rows * 2 // 3, rows // 3)
+
+
+@kernel(waves=8, waves_per_simd=2)
+def pingpong8(
+    k: Builder,
+    A: GlobalTensor,
+    B: GlobalTensor,
+    C: GlobalTensor,
+    bm: int = 256,
+    bn: int = 256,
+    bk: int = 64,
+) -> None:
+    """Two waves a SIMD take turns at MFMA and memory.
+
+    Source of the schedule: HipKittens 256_256_64_32_with16x32 (f09e968). A k-step has four
+    quadrants of C; the loads for the next two k-steps are spread over the memory clusters between
+    them.
+    """
+    row, col = k.output_tile(C, bm, bn, bk)  # the grid order decides
+    wave_row, wave_col = k.wave // 4, k.wave % 4
+    unit = 8 * 1024 // (bk * A.dtype.bytes)  # rows that one load of all eight waves brings
+    ms, ns = two_parts(bm, unit), two_parts(bn, unit)
+    As = [k.shared(A.dtype, rows, bk, buffers=(2,)) for rows in ms]  # [half][stage]
+    Bs = [k.shared(B.dtype, rows, bk, buffers=(2,)) for rows in ns]
+    a = [k.registers(A.dtype, rows // 2, bk) for rows in ms]  # never both alive
+    b = [k.registers(B.dtype, rows // 4, bk) for rows in ns]
+    acc = [[k.accumulators(A.dtype, m // 2, n // 4) for n in ns] for m in ms]
+    steps = A.cols // bk
+
+    def fetch_a(half: int, t: Step) -> None:  # HBM → LDS, no registers in between
+        k.load_async(As[half][t % 2], A.tile(row * bm + half * ms[0], t * bk, ms[half], bk))
+
+    def fetch_b(half: int, t: Step) -> None:
+        k.load_async(Bs[half][t % 2], B.tile(col * bn + half * ns[0], t * bk, ns[half], bk))
+
+    def read_a(half: int, t: Step) -> None:
+        k.load(a[half], As[half][t % 2].band(wave_row, ms[half] // 2))
+
+    def read_b(half: int, t: Step) -> None:
+        k.load(b[half], Bs[half][t % 2].band(wave_col, ns[half] // 4))
+
+    def compute(i: int, j: int) -> None:
+        k.priority(1)
+        k.mma_ABt(acc[i][j], a[i], b[j])
+        k.priority(0)
+        k.barrier()
+
+    def step(t: Step, *, next_a: bool, next_two: bool, vm: int) -> None:
+        read_b(0, t)
+        read_a(0, t)
+        if next_a:
+            fetch_a(1, t + 1)
+        k.wait(lgkm=k.reads(a[0]))  # B0 has been read: the next cluster overwrites it
+        k.barrier()
+        k.wait(lgkm=0)
+        compute(0, 0)
+
+        read_b(1, t)
+        if next_two:
+            fetch_b(0, t + 2)
+        k.barrier()
+        k.wait(lgkm=0)
+        compute(0, 1)
+
+        read_a(1, t)
+        if next_two:
+            fetch_a(0, t + 2)
+        k.barrier()
+        k.wait(lgkm=0)
+        compute(1, 0)
+
+        if next_two:
+            fetch_b(1, t + 2)
+        k.wait(vm=vm)
+        k.barrier()
+        compute(1, 1)
+
+    for quadrant in (acc[0][0], acc[0][1], acc[1][0], acc[1][1]):
+        k.zero(quadrant)
+    fetch_b(0, 0)
+    fetch_a(0, 0)
+    fetch_b(1, 0)
+    fetch_a(1, 0)
+    with k.only(wave_row.equals(1)):
+        k.barrier()  # from here on the second four waves are one barrier behind
+    k.wait(vm=k.loads(Bs[1][0]) + k.loads(As[1][0]))
+    k.barrier()
+    fetch_b(0, 1)
+    fetch_a(0, 1)
+    fetch_b(1, 1)
+    three_in_flight = k.loads(Bs[0][0]) + k.loads(As[0][0]) + k.loads(Bs[1][0])
+    k.wait(vm=three_in_flight)
+    k.barrier()
+    for t in k.loop(steps - 2):
+        step(t, next_a=True, next_two=True, vm=three_in_flight)
+    step(steps - 2, next_a=True, next_two=False, vm=0)
+    step(steps - 1, next_a=False, next_two=False, vm=0)
+    with k.only(wave_row.equals(0)):
+        k.barrier()
+    for i in (0, 1):
+        for j in (0, 1):
+            m, n = ms[i] // 2, ns[j] // 4
+            first_row = row * bm + i * ms[0] + wave_row * m
+            first_col = col * bn + j * ns[0] + wave_col * n
+            k.store(C.tile(first_row, first_col, m, n), acc[i][j])
+
+
+@kernel(waves=8, waves_per_simd=2)
+def pingpong8_registers(
+    k: Builder,
+    A: GlobalTensor,
+    B: GlobalTensor,
+    C: GlobalTensor,
+    bm: int = 256,
+    bn: int = 256,
+    bk: int = 64,
+) -> None:
+    """Ping-pong for a target without wide loads to LDS: through registers, one LDS buffer.
+
+    Source of the schedule: HipKittens MI325X 256_256_64_16 (f09e968). A compute cluster is one
+    k-slice of the MFMA's depth over the wave's whole tile.
+    """
+    row, col = k.output_tile(C, bm, bn, bk)
+    wave_row, wave_col = k.wave // 4, k.wave % 4
+    wm, wn = bm // 2, bn // 4
+    As = k.shared(A.dtype, bm, bk, buffers=(1,))[0]
+    Bs = k.shared(B.dtype, bn, bk, buffers=(1,))[0]
+    depth = k.target.mfma(A.dtype).k
+    slices = bk // depth
+    a = [k.registers(A.dtype, wm, depth) for _ in range(2)]
+    b = [k.registers(B.dtype, wn, depth) for _ in range(2)]
+    acc = k.accumulators(A.dtype, wm, wn)
+    next_a, next_b = k.staging(As), k.staging(Bs)
+    steps = A.cols // bk
+
+    def fetch(t: Step) -> None:  # HBM → registers
+        k.load_global(next_a, As, A.tile(row * bm, t * bk, bm, bk))
+        k.load_global(next_b, Bs, B.tile(col * bn, t * bk, bn, bk))
+
+    def keep() -> None:  # registers → LDS
+        k.store_shared(As, next_a)
+        k.store_shared(Bs, next_b)
+
+    def read(s: int) -> None:
+        k.load(a[s % 2], As.band(wave_row, wm).columns(s * depth, depth))
+        k.load(b[s % 2], Bs.band(wave_col, wn).columns(s * depth, depth))
+
+    def compute(s: int) -> None:
+        k.wait(lgkm=0)
+        k.priority(1)
+        k.mma_ABt(acc, a[s % 2], b[s % 2])
+        k.priority(0)
+        k.barrier()
+
+    def step(t: Step, *, is_last: bool) -> None:
+        read(0)
+        if not is_last:
+            fetch(t + 1)
+        k.barrier()
+        compute(0)
+        for s in range(1, slices - 2):
+            read(s)
+            k.barrier()
+            compute(s)
+        read(slices - 2)
+        read(slices - 1)
+        k.wait(lgkm=0)  # the last reads of the buffer, before any wave writes the next tile
+        k.barrier()
+        compute(slices - 2)
+        if not is_last:
+            k.wait(vm=0)
+            keep()
+        k.wait(lgkm=0)
+        k.barrier()
+        compute(slices - 1)
+
+    k.zero(acc)
+    fetch(0)
+    k.wait(vm=0)
+    keep()
+    k.wait(lgkm=0)
+    k.barrier()
+    with k.only(wave_row.equals(1)):
+        k.barrier()  # from here on the second four waves are one barrier behind
+    for t in k.loop(steps - 1):
+        step(t, is_last=False)
+    step(steps - 1, is_last=True)
+    with k.only(wave_row.equals(0)):
+        k.barrier()
+    k.store(C.tile(row * bm + wave_row * wm, col * bn + wave_col * wn, wm, wn), acc)
+
+
+@kernel(waves=4, waves_per_simd=1)
+def interleave4(
+    k: Builder,
+    A: GlobalTensor,
+    B: GlobalTensor,
+    C: GlobalTensor,
+    bm: int = 256,
+    bn: int = 256,
+    bk: int = 128,
+) -> None:
+    """One wave a SIMD with large register tiles; loads and LDS reads woven between its MFMAs.
+
+    Source of the schedule: HipKittens FP8_4wave (f09e968). Each of the four clusters of a k-step
+    reads the operand half that the next ones need and fetches the half whose buffer has just become
+    free.
+    """
+    row, col = k.output_tile(C, bm, bn, bk)
+    wave_row, wave_col = k.wave // 2, k.wave % 2
+    hm, hn = bm // 2, bn // 2
+    As = k.shared(A.dtype, hm, bk, buffers=(2, 2))  # [stage][half]
+    Bs = k.shared(B.dtype, hn, bk, buffers=(2, 2))
+    a = [k.registers(A.dtype, hm // 2, bk) for _ in range(2)]
+    b = [k.registers(B.dtype, hn // 2, bk) for _ in range(2)]
+    acc = [[k.accumulators(A.dtype, hm // 2, hn // 2) for _ in range(2)] for _ in range(2)]
+    steps = A.cols // bk
+
+    def fetch_a(half: int, t: Step) -> None:
+        k.load_async(As[t % 2][half], A.tile(row * bm + half * hm, t * bk, hm, bk))
+
+    def fetch_b(half: int, t: Step) -> None:
+        k.load_async(Bs[t % 2][half], B.tile(col * bn + half * hn, t * bk, hn, bk))
+
+    def read_a(half: int, t: Step) -> None:
+        k.load(a[half], As[t % 2][half].band(wave_row, hm // 2))
+
+    def read_b(half: int, t: Step) -> None:
+        k.load(b[half], Bs[t % 2][half].band(wave_col, hn // 2))
+
+    def fetch_all(t: Step) -> None:
+        fetch_a(0, t)
+        fetch_b(0, t)
+        fetch_b(1, t)
+        fetch_a(1, t)
+
+    a_and_b = k.loads(As[0][0]) + k.loads(Bs[0][0])  # loads of a wave for a half of each
+
+    def step(t: Step, *, has_next: bool, next_two: bool) -> None:
+        def cluster(i: int, j: int, *others: Part) -> None:
+            k.interleave(lambda: k.mma_ABt(acc[i][j], a[i], b[j]), *others)
+
+        def when(condition: bool, part: Part) -> list[Part]:
+            return [part] if condition else []
+
+        cluster(0, 0, lambda: read_b(1, t), *when(next_two, lambda: fetch_a(0, t + 2)))
+        k.wait(lgkm=0)
+        cluster(0, 1, lambda: read_a(1, t), *when(next_two, lambda: fetch_b(0, t + 2)))
+        # A0 and B0 of the next step have come, B1 and A1 of this one are read
+        k.wait(vm=(2 if next_two else 1) * a_and_b if has_next else 0, lgkm=0)
+        k.barrier()
+        early = when(has_next, lambda: read_a(0, t + 1))
+        cluster(1, 0, *early, *when(next_two, lambda: fetch_b(1, t + 2)))
+        k.wait(lgkm=0)
+        early = when(has_next, lambda: read_b(0, t + 1))
+        cluster(1, 1, *early, *when(next_two, lambda: fetch_a(1, t + 2)))
+        k.wait(vm=2 * a_and_b if next_two else 0, lgkm=0)
+        k.barrier()
+
+    for quadrant in (acc[0][0], acc[0][1], acc[1][0], acc[1][1]):
+        k.zero(quadrant)
+    fetch_all(0)
+    fetch_all(1)
+    k.wait(vm=3 * a_and_b)  # A0 and B0 of the first step
+    k.barrier()
+    read_a(0, 0)
+    read_b(0, 0)
+    k.wait(vm=2 * a_and_b, lgkm=0)
+    k.barrier()
+    for t in k.loop(steps - 2):
+        step(t, has_next=True, next_two=True)
+    step(steps - 2, has_next=True, next_two=False)
+    step(steps - 1, has_next=False, next_two=False)
+    for i in (0, 1):
+        for j in (0, 1):
+            first_row = row * bm + i * hm + wave_row * (hm // 2)
+            first_col = col * bn + j * hn + wave_col * (hn // 2)
+            k.store(C.tile(first_row, first_col, hm // 2, hn // 2), acc[i][j])
+
+
+def _specialized_waves(p: int, c: int, **_: int) -> int:
+    return p + c
+
+
+def _specialized_per_simd(p: int, c: int, **_: int) -> int:
+    return -(-(p + c) // 4)
+
+
+@kernel(waves=_specialized_waves, waves_per_simd=_specialized_per_simd)
+def specialized(
+    k: Builder,
+    A: GlobalTensor,
+    B: GlobalTensor,
+    C: GlobalTensor,
+    bm: int = 128,
+    bn: int = 256,
+    bk: int = 64,
+    p: int = 4,
+    c: int = 8,
+    stages: int = 2,
+) -> None:
+    """p producer waves load, c consumer waves compute, one barrier a k-step.
+
+    Source of the schedule: HipKittens producer_consumer_micro/16x32 (f09e968). The registers of a
+    SIMD are split evenly among its waves, producers included.
+    """
+    row, col = k.output_tile(C, bm, bn, bk)
+    consumer = k.wave - p
+    wave_row, wave_col = consumer // 4, consumer % 4
+    wm, wn = _up(bm / (c // 4)), _up(bn / 4)
+    As = k.shared(A.dtype, bm, bk, buffers=(stages,))
+    Bs = k.shared(B.dtype, bn, bk, buffers=(stages,))
+    steps, ahead = A.cols // bk, stages - 1
+
+    def fetch(t: Step) -> None:
+        k.load_async(As[t % stages], A.tile(row * bm, t * bk, bm, bk), waves=(0, p))
+        k.load_async(Bs[t % stages], B.tile(col * bn, t * bk, bn, bk), waves=(0, p))
+
+    with k.only(k.wave < p):
+        for first in range(ahead):
+            fetch(first)
+        k.wait(vm=0)
+        k.barrier()
+        for t in k.loop(steps - ahead):
+            fetch(t + ahead)
+            k.wait(vm=0)
+            k.barrier()
+        for _ in range(ahead):
+            k.barrier()
+
+    with k.only(k.wave >= p):
+        depth = k.target.mfma(A.dtype).k
+        a = k.registers(A.dtype, wm, depth)
+        b = k.registers(B.dtype, wn, depth)
+        acc = k.accumulators(A.dtype, wm, wn)
+        k.zero(acc)
+        k.barrier()
+        for t in k.loop(steps):
+            for first in range(0, bk, depth):
+                k.load(a, As[t % stages].band(wave_row, wm).columns(first, depth))
+                k.load(b, Bs[t % stages].band(wave_col, wn).columns(first, depth))
+                k.wait(lgkm=0)
+                k.mma_ABt(acc, a, b)
+            k.barrier()
+        k.store(C.tile(row * bm + wave_row * wm, col * bn + wave_col * wn, wm, wn), acc)
+
+
+def _up(rows: float) -> int:
+    """The next multiple of 16: the smallest MFMA's rows."""
+    return -(-int(-(-rows // 1)) // 16) * 16

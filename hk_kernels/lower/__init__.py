@@ -1,0 +1,1 @@
+"""The instruction-level program of a kernel and its readings."""

@@ -1,0 +1,187 @@
+"""The trace reading: a lowered program as the simulator's KernelTrace."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cdnasim.errors import InputError
+from cdnasim.isa.lds import conflict
+from cdnasim.trace.model import (
+    VERSION,
+    KernelTrace,
+    TraceInstruction,
+    TraceLoop,
+    TraceNode,
+    TraceOperand,
+    TraceRole,
+)
+from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program, walk
+from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
+from hk_kernels.tile.layouts import LANES
+
+OPERANDS = ("A", "B")  # the streamed tensors and the axis of C that chooses their block
+AXES = {"A": "row", "B": "column"}
+SIMDS = 4
+TURNS = 4  # of the loop until the loads under way are those of a steady state
+
+
+def trace(program: Program) -> KernelTrace:
+    """The trace of a GEMM-shaped program."""
+    reader = _Reader(program)
+    roles = [reader.role(need) for need in register_needs(program)]
+    bodies = [program.of_wave(role.waves[0]) for role in roles]
+    groups = [(len(role.waves), body) for role, body in zip(roles, bodies, strict=True)]
+    per_simd = sum(count * _matrix_clocks(body) for count, body in groups) // SIMDS
+    dtype = program.tensors[0].dtype
+    bm, bn, bk = program.tile
+    return KernelTrace(
+        version=VERSION,
+        kernel=program.name,
+        arch=program.arch,
+        dtype=dtype.name,
+        parameters={k: v for k, v in program.parameters.items() if isinstance(v, int)},
+        waves=program.waves,
+        waves_per_simd=program.waves_per_simd,
+        lds_bytes=program.lds_bytes,
+        tile=[bm, bn, bk],
+        matrix_clocks=per_simd,
+        clusters=sum(count * _clusters(body) for count, body in groups) // SIMDS,
+        store_bytes=bm * bn * program.tensors[2].dtype.bytes,
+        operands=[_operand(program, name, groups, per_simd) for name in OPERANDS],
+        roles=roles,
+        lines=[str(line) for line in reader.lines],
+    )
+
+
+def steady_counts(body: Sequence[TraceNode]) -> dict[str, int]:
+    """Instructions by mnemonic in the k-loop of a role's stream."""
+    loops = [node for node in body if isinstance(node, TraceLoop) and node.is_k_loop]
+    counts: dict[str, int] = {}
+    for node in loops[0].body if loops else ():
+        if isinstance(node, TraceInstruction):
+            counts[node.mnemonic] = counts.get(node.mnemonic, 0) + 1
+    return counts
+
+
+class _Reader:
+    """Turns instructions into trace instructions; numbers the source lines."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.lines: dict[Line, int] = {}
+
+    def role(self, need: RegisterNeed) -> TraceRole:
+        body = self.program.of_wave(need.waves[0])
+        env = {"wave": need.waves[0], "lane": np.arange(LANES), "tile_row": 0, "tile_col": 0}
+        k_loop = steady_loop(body)
+        env |= {node.variable: 0 for node in walk(body) if isinstance(node, Loop)}
+        nodes = self._nodes(body, env, k_loop)
+        return TraceRole(list(need.waves), need.vgprs, need.agprs, nodes)
+
+    def _nodes(self, body: list[Node], env: dict[str, object], k_loop: Loop) -> list[TraceNode]:
+        nodes: list[TraceNode] = []
+        for node in body:
+            if isinstance(node, Loop):
+                inner = self._nodes(node.body, env, k_loop)
+                nodes.append(TraceLoop(node.count, node is k_loop, inner))
+            elif isinstance(node, Instruction):
+                nodes.append(self._instruction(node, env))
+        return nodes
+
+    def _instruction(self, i: Instruction, env: dict[str, object]) -> TraceInstruction:
+        clocks, conflicts = 0, 0
+        if i.mfma:
+            clocks = i.mfma.clocks
+        elif i.unit == "lds" and i.lds is not None:
+            addresses = np.broadcast_to(np.asarray(i.lds.evaluate(env)), (LANES,))
+            access = conflict(addresses, i.mnemonic, self.program.arch)
+            clocks, conflicts = access.clocks - access.conflict_clocks, access.conflict_clocks
+        tensor = i.memory.tensor if i.memory else ""
+        return TraceInstruction(
+            mnemonic=i.mnemonic,
+            unit=i.unit,
+            line=self.lines.setdefault(i.line, len(self.lines)),
+            dst=list(i.dst),
+            src=list(i.src),
+            bytes=i.width * LANES,
+            clocks=clocks,
+            conflict_clocks=conflicts,
+            operand=OPERANDS.index(tensor) if tensor in OPERANDS else -1,
+            loads_lds=i.loads_lds,
+            vm=-1 if i.vm is None else i.vm,
+            lgkm=-1 if i.lgkm is None else i.lgkm,
+            value=i.value,
+        )
+
+
+def _instructions(body: list[Node]) -> Iterator[Instruction]:
+    for node in walk(body):
+        if isinstance(node, Instruction):
+            yield node
+
+
+def _matrix_clocks(body: list[Node]) -> int:
+    """Clocks of the matrix pipe that a wave asks for in a k-step."""
+    return sum(i.mfma.clocks for i in _instructions(steady_loop(body).body) if i.mfma)
+
+
+def _clusters(body: list[Node]) -> int:
+    """Runs of MFMA between barriers in a k-step."""
+    count, inside = 0, False
+    for i in _instructions(steady_loop(body).body):
+        if i.mfma and not inside:
+            count, inside = count + 1, True
+        elif i.unit == "barrier":
+            inside = False
+    return count
+
+
+def _operand(
+    program: Program, name: str, groups: list[tuple[int, list[Node]]], step_clocks: int
+) -> TraceOperand:
+    """What a k-step loads of a tensor, and how early."""
+    slab, leads = 0, []
+    for count, body in groups:
+        loads = [
+            i
+            for i in _instructions(steady_loop(body).body)
+            if i.memory and i.memory.tensor == name and not i.is_store
+        ]
+        slab += count * sum(i.width * LANES for i in loads)
+        if loads:
+            leads.append(_lead(steady_loop(body).body, name, step_clocks))
+    if not leads:
+        raise InputError(f"{program.name}: the k-loop loads nothing of {name}")
+    tensor = next(t for t in program.tensors if t.name == name)
+    piece = program.tile[2] * tensor.dtype.bytes
+    return TraceOperand(name, AXES[name], slab, piece, min(leads) / step_clocks)
+
+
+def _lead(loop: list[Node], tensor: str, step_clocks: int) -> float:
+    """Matrix clocks of the SIMD from the issue of a load of `tensor` to the wait that completes it.
+
+    The loop is walked a few times round; time advances by the MFMAs, the SIMD's other waves in
+    proportion. A wave without MFMAs (a producer) has the k-step of the others: the least of all
+    loads.
+    """
+    instructions = list(_instructions(loop))
+    own = sum(i.mfma.clocks for i in instructions if i.mfma)
+    if not own:
+        return float(step_clocks)
+    outstanding: deque[tuple[float, bool]] = deque()
+    now, leads = 0.0, []
+    for turn in range(TURNS):
+        for i in instructions:
+            if i.mfma:
+                now += i.mfma.clocks * step_clocks / own
+            elif i.unit == "vmem":
+                outstanding.append((now, i.memory is not None and i.memory.tensor == tensor))
+            elif i.unit == "wait" and i.vm is not None:
+                while len(outstanding) > i.vm:
+                    issued, is_wanted = outstanding.popleft()
+                    if is_wanted and turn == TURNS - 1:
+                        leads.append(now - issued)
+    return min(leads, default=0.0)

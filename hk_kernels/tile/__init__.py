@@ -1,0 +1,1 @@
+"""The tile language: types, layouts, tiles and the builder that a kernel definition talks to."""
