@@ -29,6 +29,7 @@ def candidate_specs(rows: int, cols: int, xcds: int) -> list[str]:
 
 def candidate_cases(case: GemmCase) -> list[GemmCase]:
     """`case` in every candidate order, without those that come to the same tiles."""
+    case.launch()  # what is too large is refused before all its orders are laid out
     rows, cols = case.gemm.grid
     specs = candidate_specs(rows, cols, case.machine.compute.xcds)
     cases = [

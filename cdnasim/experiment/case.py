@@ -9,9 +9,15 @@ from typing import Any
 
 from cdnasim.errors import InputError
 from cdnasim.gpu.chip import Options, simulate
-from cdnasim.gpu.gemm import Gemm, gemm_launch
+from cdnasim.gpu.gemm import (
+    Gemm,
+    gemm_launch,
+    pipeline_stages,
+    pipelined_profile,
+    traced_profile,
+)
 from cdnasim.gpu.orders import GridOrder, parse_order
-from cdnasim.gpu.profile import Launch
+from cdnasim.gpu.profile import Launch, WorkgroupProfile
 from cdnasim.gpu.result import Result
 from cdnasim.machine.loader import load_machine
 from cdnasim.machine.model import MATRIX_DTYPES, Machine
@@ -24,7 +30,8 @@ GEMM_HELP = {
     "k": "depth of the product",
     "dtype": f"of A and B: {', '.join(MATRIX_DTYPES)} (default bf16)",
     "tile": "rows x columns of a workgroup's tile of C x depth of a k-step (default 256x256x64)",
-    "schedule": "pingpong8 or pipelined:s=<stages> (default pingpong8, on sm_90 pipelined:s=4)",
+    "schedule": "pingpong8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
+    "(default pingpong8, on sm_90 pipelined:s=4)",
     "order": "grid order (default row-major): `cdnasim order list`",
     "caches": "warm: the LLC as an identical previous launch left it; cold: empty (default warm)",
 }
@@ -47,8 +54,19 @@ class GemmCase:
     params: dict[str, Any]
 
     def launch(self) -> Launch:
-        """The grid of workgroups; raises InputError if the tile does not fit the machine."""
-        return gemm_launch(self.gemm, self.machine, self.order)
+        """The grid of workgroups; raises InputError if kernel, tile and machine do not match."""
+        return gemm_launch(self.gemm, self.profile(), self.order, self.machine.compute.xcds)
+
+    def profile(self) -> WorkgroupProfile:
+        """What a workgroup does: from the kernel's trace, or of the generic pipeline."""
+        stages = pipeline_stages(self.gemm.schedule)
+        if stages:
+            return pipelined_profile(self.gemm, self.machine, stages)
+        from hk_kernels.catalog import gemm_trace  # kernels are read only if one is asked for
+
+        gemm = self.gemm
+        trace = gemm_trace(gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile)
+        return traced_profile(gemm, trace)
 
     def run(self, seed: int = 0) -> Result:
         """Simulate the case."""

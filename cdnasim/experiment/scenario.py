@@ -95,7 +95,12 @@ def _group(path: Path, number: int, table: Any, machine: str, changes: Mapping[s
         raise InputError(f"{where}: title must be a text")
     for part in ("params", "sweep"):
         check_keys(f"{where}: {part}", table[part], (), tuple(GEMM_HELP))
-    sweep = {key: _texts(path, f"{where}: sweep.{key}", v) for key, v in table["sweep"].items()}
+    sweep = {
+        key: _texts(path, f"group {number}: sweep.{key}", v) for key, v in table["sweep"].items()
+    }
+    for key, values in sweep.items():
+        if not values:
+            raise InputError(f"{where}: sweep.{key} must not be empty")
     points = itertools.product(*sweep.values())
     cases = []
     for point in points:

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import numpy as np
 from cdnasim import __version__
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import GemmCase
-from cdnasim.gpu.gemm import schedules
 from cdnasim.gpu.result import Result, TimeSeries, Traffic, WorkgroupLog
 
 SCALARS = (
@@ -41,7 +39,7 @@ class ResultStore:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return _from_arrays({name: arrays[name] for name in arrays.files})
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
+        except Exception:  # numpy and zipfile promise no particular type for a damaged file
             return None  # not there, or damaged: it is simulated again and written anew
 
     def save(self, case: GemmCase, seed: int, result: Result) -> None:
@@ -56,7 +54,7 @@ class ResultStore:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
     def _path(self, case: GemmCase, seed: int) -> Path:
-        facts = repr((__version__, case.machine, case.machine.provenance, schedules(), seed))
+        facts = repr((__version__, case.machine, case.profile(), seed))
         text = facts + repr(sorted(case.params.items())) + repr(hash_of_order(case))
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.npz"
 

@@ -1,7 +1,6 @@
-"""GEMM launches: C[m,n] = A[m,k] · B[n,k]ᵀ in tiles, from shape, tile, schedule and grid order.
+"""GEMM launches: C[m,n] = A[m,k] · B[n,k]ᵀ in tiles, from shape, tile, kernel and grid order.
 
-The profile is computed from the tile, the matrix rate and the traced loop overheads of the
-schedule.
+Geometry and leads of a kernel with a trace come from the trace; the generic pipeline has its own.
 """
 
 from __future__ import annotations
@@ -11,34 +10,43 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from cdnasim.errors import InputError
 from cdnasim.gpu.orders import GridOrder
 from cdnasim.gpu.profile import Launch, OperandStream, WorkgroupProfile
 from cdnasim.machine.loader import check_keys, provenance_entry, read_toml
 from cdnasim.machine.model import ELEMENT_BYTES, Machine, Provenance, param
+from cdnasim.trace.model import KernelTrace
 
-MAX_WORKGROUP_STEPS = (
-    200_000_000  # above it a run takes many minutes: more likely a slip than a wish
-)
-SCHEDULE_NAMES = ("pingpong8", "pipelined")
-SCHEDULE_HELP = "pingpong8, pipelined:s=<stages>"
+MAX_WORKGROUP_STEPS = 200_000_000  # above it a run takes many minutes: more likely a slip
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Clocks of a wave schedule; see gemm_schedules.toml for sources."""
+class TracedClocks:
+    """What a trace does not say; see gemm_schedules.toml for sources."""
 
-    waves: int = param("waves")
-    lds_stages: int = param("k-steps in LDS")
-    clusters: int = param("matrix clusters/k-step and wave")
     handoff_clk: float = param("clk/cluster")
-    efficiency: float = param("fraction of the matrix rate")
-    a_lead: float = param("k-steps of matrix time")
-    b_lead: float = param("k-steps of matrix time")
     prologue_clk: float = param("clk")
     epilogue_clk: float = param("clk for a 256x256 tile")
+
+
+@dataclass(frozen=True)
+class PipelinedClocks:
+    """The generic software pipeline; see gemm_schedules.toml for sources."""
+
+    efficiency: float = param("fraction of the matrix rate")
+    prologue_clk: float = param("clk")
+    epilogue_clk: float = param("clk for a 256x256 tile")
+
+
+@dataclass(frozen=True)
+class ScheduleClocks:
+    """All of gemm_schedules.toml."""
+
+    traced: TracedClocks
+    pipelined: PipelinedClocks
+    provenance: tuple[Provenance, ...]
 
 
 @dataclass(frozen=True)
@@ -64,83 +72,92 @@ class Gemm:
 
 
 @cache
-def schedules() -> tuple[dict[str, Schedule], tuple[Provenance, ...]]:
-    """All schedules by name, and where their numbers come from."""
-    found: dict[str, Schedule] = {}
+def schedule_clocks() -> ScheduleClocks:
+    """The clocks of gemm_schedules.toml."""
     provenance: list[Provenance] = []
-    types = get_type_hints(Schedule)
-    fields = dataclasses.fields(Schedule)
     with resources.as_file(resources.files("cdnasim.gpu") / "gemm_schedules.toml") as path:
-        for name, table in read_toml(path).items():
-            check_keys(f"{path}: [{name}]", table, tuple(f.name for f in fields))
+        tables = read_toml(path)
+        parts: dict[str, Any] = {}
+        for name, record in (("traced", TracedClocks), ("pipelined", PipelinedClocks)):
+            fields = dataclasses.fields(record)
+            check_keys(f"{path}: [{name}]", tables[name], tuple(f.name for f in fields))
+            types = get_type_hints(record)
             entries = [
-                provenance_entry(path, f"{name}.{f.name}", table[f.name], f.metadata["unit"])
+                provenance_entry(path, f"{name}.{f.name}", tables[name][f.name], f.metadata["unit"])
                 for f in fields
             ]
             values = {f.name: types[f.name](e.value) for f, e in zip(fields, entries, strict=True)}
-            found[name] = Schedule(**values)
+            parts[name] = record(**values)
             provenance += entries
-    return found, tuple(provenance)
+    return ScheduleClocks(**parts, provenance=tuple(provenance))
 
 
-def parse_schedule(text: str, arch: str) -> Schedule:
-    """The schedule `pingpong8`, or `pipelined:s=4` with any number of stages from 2 to 16.
+def pipeline_stages(schedule: str) -> int | None:
+    """The stages of `pipelined:s=4`; None if the schedule is a kernel's.
 
-    A table `name@arch` of the data file takes precedence over `name`. Raises InputError for
-    anything else.
+    Raises InputError for other options or stages outside 2 to 16.
     """
-    known = schedules()[0]
-    name, colon, options = text.partition(":")
-    if name not in SCHEDULE_NAMES:
-        raise InputError(f"schedule '{text}': '{name}' is unknown; allowed: {SCHEDULE_HELP}")
-    schedule = known.get(f"{name}@{arch}", known[name])
+    name, _, options = schedule.partition(":")
     if name != "pipelined":
-        if colon:
-            raise InputError(f"schedule '{text}': {name} takes no options; use {name}")
-        return schedule
-    key, _, value = options.partition("=")
-    if key != "s" or not re.fullmatch("[0-9]{1,2}", value) or not 2 <= int(value) <= 16:
-        raise InputError(f"schedule '{text}': needs s=<stages>, a whole number from 2 to 16")
-    stages = int(value)
-    return dataclasses.replace(
-        schedule, lds_stages=stages, a_lead=stages - 1.0, b_lead=stages - 1.0
+        return None
+    match = re.fullmatch("s=([0-9]{1,2})", options)
+    if not match or not 2 <= int(match[1]) <= 16:
+        raise InputError(f"schedule '{schedule}': needs s=<stages>, a whole number from 2 to 16")
+    return int(match[1])
+
+
+def traced_profile(gemm: Gemm, trace: KernelTrace) -> WorkgroupProfile:
+    """The profile of a workgroup of the kernel that `trace` describes."""
+    clocks = schedule_clocks().traced
+    bm, bn, bk = gemm.tile
+    a, b = (
+        OperandStream(o.tensor, o.slab_bytes, o.piece_bytes, o.lead * trace.matrix_clocks)
+        for o in trace.operands
+    )
+    return WorkgroupProfile(
+        name=f"gemm {gemm.schedule} {bm}x{bn}x{bk} {gemm.dtype}",
+        prologue_clk=clocks.prologue_clk,
+        loop_clk=trace.matrix_clocks + trace.clusters * clocks.handoff_clk,
+        epilogue_clk=clocks.epilogue_clk * bm * bn / 256**2,
+        iterations=gemm.k // bk,
+        matrix_clk=trace.matrix_clocks,
+        operands=(a, b),
+        store_bytes=trace.store_bytes,
     )
 
 
-def gemm_profile(gemm: Gemm, machine: Machine) -> WorkgroupProfile:
-    """The profile of one workgroup; raises InputError if the tile does not fit the LDS."""
-    schedule = parse_schedule(gemm.schedule, machine.arch)
+def pipelined_profile(gemm: Gemm, machine: Machine, stages: int) -> WorkgroupProfile:
+    """The profile of the generic pipeline; raises InputError if the stages do not fit the LDS."""
+    clocks = schedule_clocks().pipelined
     bm, bn, bk = gemm.tile
-    element = ELEMENT_BYTES[gemm.dtype]
-    lds = schedule.lds_stages * (bm + bn) * bk * element
+    piece = bk * ELEMENT_BYTES[gemm.dtype]
+    lds = stages * (bm + bn) * piece
     if lds > machine.compute.lds_bytes:
         raise InputError(
-            f"tile={bm}x{bn}x{bk}: {schedule.lds_stages} stages need {lds} B of LDS, "
+            f"tile={bm}x{bn}x{bk}: {stages} stages need {lds} B of LDS, "
             f"{machine.name} has {machine.compute.lds_bytes} B per CU"
         )
     matrix_clk = 2.0 * bm * bn * bk / machine.matrix_rate(gemm.dtype)
-    loop_clk = matrix_clk / schedule.efficiency + schedule.clusters * schedule.handoff_clk
-    busy_clk = matrix_clk / schedule.efficiency
-    piece = bk * element
+    loop_clk = matrix_clk / clocks.efficiency
+    lead = (stages - 1) * loop_clk
     return WorkgroupProfile(
         name=f"gemm {gemm.schedule} {bm}x{bn}x{bk} {gemm.dtype}",
-        prologue_clk=schedule.prologue_clk,
+        prologue_clk=clocks.prologue_clk,
         loop_clk=loop_clk,
-        epilogue_clk=schedule.epilogue_clk * bm * bn / 256**2,
+        epilogue_clk=clocks.epilogue_clk * bm * bn / 256**2,
         iterations=gemm.k // bk,
         matrix_clk=matrix_clk,
         operands=(
-            OperandStream("A", bm * piece, piece, schedule.a_lead * busy_clk),
-            OperandStream("B", bn * piece, piece, schedule.b_lead * busy_clk),
+            OperandStream("A", bm * piece, piece, lead),
+            OperandStream("B", bn * piece, piece, lead),
         ),
-        store_bytes=bm * bn * ELEMENT_BYTES["bf16"],  # C leaves as bf16 in all published kernels
+        store_bytes=bm * bn * ELEMENT_BYTES["bf16"],  # C leaves as bf16 in all these kernels
     )
 
 
-def gemm_launch(gemm: Gemm, machine: Machine, order: GridOrder) -> Launch:
-    """The launch of `gemm` in `order`; raises InputError if tile or grid are too large."""
+def gemm_launch(gemm: Gemm, profile: WorkgroupProfile, order: GridOrder, xcds: int) -> Launch:
+    """The launch of `gemm` in `order`; raises InputError if the grid is too large to simulate."""
     rows, cols = gemm.grid
-    profile = gemm_profile(gemm, machine)
     steps = rows * cols * profile.iterations
     if steps > MAX_WORKGROUP_STEPS:
         raise InputError(
@@ -149,7 +166,7 @@ def gemm_launch(gemm: Gemm, machine: Machine, order: GridOrder) -> Launch:
         )
     return Launch(
         profile=profile,
-        blocks=order.tiles(rows, cols, machine.compute.xcds),
+        blocks=order.tiles(rows, cols, xcds),
         block_counts=(rows, cols),
         flops=gemm.flops,
         dtype=gemm.dtype,
