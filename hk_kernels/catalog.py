@@ -56,7 +56,8 @@ def parse_schedule(text: str) -> tuple[Entry, dict[str, int]]:
     """The entry and options of `name` or `name:key=value,…`; raises InputError."""
     name, colon, rest = text.partition(":")
     if name not in GEMM_SCHEDULES:
-        raise InputError(f"schedule '{text}' is unknown; allowed: {schedule_names()}")
+        allowed = f"{schedule_names()}, pipelined:s=<stages>"
+        raise InputError(f"schedule '{text}' is unknown; allowed: {allowed}")
     entry = GEMM_SCHEDULES[name]
     options = dict(entry.options)
     for part in rest.split(",") if colon else ():

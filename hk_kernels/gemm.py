@@ -12,11 +12,6 @@ Step = Expr | int
 Part = Callable[[], None]
 
 
-def two_parts(rows: int, unit: int) -> tuple[int, int]:
-    """`rows` in two parts that are multiples of `unit`: equal if that goes, else two to one."""
-    return (rows // 2, rows // 2) if rows // 2 % unit == 0 else (rows * 2 // 3, rows // 3)
-
-
 @kernel(waves=8, waves_per_simd=2)
 def pingpong8(
     k: Builder,
@@ -31,43 +26,45 @@ def pingpong8(
 
     Source of the schedule: HipKittens 256_256_64_32_with16x32 (f09e968). A k-step has four
     quadrants of C; the loads for the next two k-steps are spread over the memory clusters between
-    them.
+    them. Where half of A does not divide into loads of all waves (bm=192), A is fetched whole.
     """
     row, col = k.output_tile(C, bm, bn, bk)  # the grid order decides
     wave_row, wave_col = k.wave // 4, k.wave % 4
-    unit = 8 * 1024 // (bk * A.dtype.bytes)  # rows that one load of all eight waves brings
-    ms, ns = two_parts(bm, unit), two_parts(bn, unit)
-    As = [k.shared(A.dtype, rows, bk, buffers=(2,)) for rows in ms]  # [half][stage]
-    Bs = [k.shared(B.dtype, rows, bk, buffers=(2,)) for rows in ns]
-    a = [k.registers(A.dtype, rows // 2, bk) for rows in ms]  # never both alive
-    b = [k.registers(B.dtype, rows // 4, bk) for rows in ns]
-    acc = [[k.accumulators(A.dtype, m // 2, n // 4) for n in ns] for m in ms]
+    As = k.shared(A.dtype, bm, bk, buffers=(2,))  # [stage]
+    Bs = k.shared(B.dtype, bn, bk, buffers=(2,))
+    a = k.registers(A.dtype, bm // 4, bk)
+    b = [k.registers(B.dtype, bn // 8, bk) for _ in (0, 1)]
+    acc = [[k.accumulators(A.dtype, bm // 4, bn // 8) for _ in (0, 1)] for _ in (0, 1)]
     steps = A.cols // bk
+    unit = 8 * 1024 // (bk * A.dtype.bytes)  # rows that one load of all eight waves brings
+    is_halved = bm // 2 % unit == 0
 
     def fetch_a(half: int, t: Step) -> None:  # HBM → LDS, no registers in between
-        k.load_async(As[half][t % 2], A.tile(row * bm + half * ms[0], t * bk, ms[half], bk))
+        first, rows = (half * bm // 2, bm // 2) if is_halved else (0, bm)
+        k.load_async(As[t % 2].part(first, rows), A.tile(row * bm + first, t * bk, rows, bk))
 
     def fetch_b(half: int, t: Step) -> None:
-        k.load_async(Bs[half][t % 2], B.tile(col * bn + half * ns[0], t * bk, ns[half], bk))
+        first, rows = half * bn // 2, bn // 2
+        k.load_async(Bs[t % 2].part(first, rows), B.tile(col * bn + first, t * bk, rows, bk))
 
     def read_a(half: int, t: Step) -> None:
-        k.load(a[half], As[half][t % 2].band(wave_row, ms[half] // 2))
+        k.load(a, As[t % 2].band(wave_row + 2 * half, bm // 4))
 
     def read_b(half: int, t: Step) -> None:
-        k.load(b[half], Bs[half][t % 2].band(wave_col, ns[half] // 4))
+        k.load(b[half], Bs[t % 2].band(wave_col + 4 * half, bn // 8))
 
     def compute(i: int, j: int) -> None:
         k.priority(1)
-        k.mma_ABt(acc[i][j], a[i], b[j])
+        k.mma_ABt(acc[i][j], a, b[j])
         k.priority(0)
         k.barrier()
 
     def step(t: Step, *, next_a: bool, next_two: bool, vm: int) -> None:
         read_b(0, t)
         read_a(0, t)
-        if next_a:
+        if next_a and is_halved:
             fetch_a(1, t + 1)
-        k.wait(lgkm=k.reads(a[0]))  # B0 has been read: the next cluster overwrites it
+        k.wait(lgkm=k.reads(a))  # B0 has been read: the next cluster overwrites it
         k.barrier()
         k.wait(lgkm=0)
         compute(0, 0)
@@ -80,12 +77,16 @@ def pingpong8(
         compute(0, 1)
 
         read_a(1, t)
-        if next_two:
+        if next_two and is_halved:
             fetch_a(0, t + 2)
+        if not is_halved:
+            k.wait(lgkm=0)  # A has been read: the next cluster overwrites all of it
         k.barrier()
         k.wait(lgkm=0)
         compute(1, 0)
 
+        if next_two and not is_halved:
+            fetch_a(0, t + 2)
         if next_two:
             fetch_b(1, t + 2)
         k.wait(vm=vm)
@@ -97,29 +98,30 @@ def pingpong8(
     fetch_b(0, 0)
     fetch_a(0, 0)
     fetch_b(1, 0)
-    fetch_a(1, 0)
+    if is_halved:
+        fetch_a(1, 0)
+    half_a = k.loads(As[0].part(0, bm // 2 if is_halved else bm))  # loads of a wave
+    half_b = k.loads(Bs[0].part(0, bn // 2))
     with k.only(wave_row.equals(1)):
         k.barrier()  # from here on the second four waves are one barrier behind
-    k.wait(vm=k.loads(Bs[1][0]) + k.loads(As[1][0]))
+    k.wait(vm=half_b + (half_a if is_halved else 0))
     k.barrier()
     fetch_b(0, 1)
     fetch_a(0, 1)
     fetch_b(1, 1)
-    three_in_flight = k.loads(Bs[0][0]) + k.loads(As[0][0]) + k.loads(Bs[1][0])
-    k.wait(vm=three_in_flight)
+    k.wait(vm=half_b + half_a + half_b)
     k.barrier()
     for t in k.loop(steps - 2):
-        step(t, next_a=True, next_two=True, vm=three_in_flight)
+        step(t, next_a=True, next_two=True, vm=half_b + half_a + half_b)
     step(steps - 2, next_a=True, next_two=False, vm=0)
     step(steps - 1, next_a=False, next_two=False, vm=0)
     with k.only(wave_row.equals(0)):
         k.barrier()
     for i in (0, 1):
         for j in (0, 1):
-            m, n = ms[i] // 2, ns[j] // 4
-            first_row = row * bm + i * ms[0] + wave_row * m
-            first_col = col * bn + j * ns[0] + wave_col * n
-            k.store(C.tile(first_row, first_col, m, n), acc[i][j])
+            first_row = row * bm + i * bm // 2 + wave_row * (bm // 4)
+            first_col = col * bn + j * bn // 2 + wave_col * (bn // 8)
+            k.store(C.tile(first_row, first_col, bm // 4, bn // 8), acc[i][j])
 
 
 @kernel(waves=8, waves_per_simd=2)
@@ -322,6 +324,8 @@ def specialized(
     SIMD are split evenly among its waves, producers included.
     """
     row, col = k.output_tile(C, bm, bn, bk)
+    k.require(c % 4 == 0, f"c={c}: consumers stand in rows of 4")
+    k.require(stages >= 2, f"stages={stages}: one is filled while another is read")
     consumer = k.wave - p
     wave_row, wave_col = consumer // 4, consumer % 4
     wm, wn = _up(bm / (c // 4)), _up(bn / 4)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from cdnasim.cu.profile import SteadyLoop, steady_loop
 from cdnasim.errors import InputError
 from cdnasim.gpu.chip import Options, simulate
 from cdnasim.gpu.gemm import (
@@ -21,6 +23,7 @@ from cdnasim.gpu.profile import Launch, WorkgroupProfile
 from cdnasim.gpu.result import Result
 from cdnasim.machine.loader import load_machine
 from cdnasim.machine.model import MATRIX_DTYPES, Machine
+from cdnasim.trace.model import KernelTrace
 
 KERNELS = ("gemm",)
 CACHES = ("warm", "cold")
@@ -29,7 +32,8 @@ GEMM_HELP = {
     "n": "columns of C",
     "k": "depth of the product",
     "dtype": f"of A and B: {', '.join(MATRIX_DTYPES)} (default bf16)",
-    "tile": "rows x columns of a workgroup's tile of C x depth of a k-step (default 256x256x64)",
+    "tile": "rows x columns of a workgroup's tile of C x depth of a k-step "
+    "(default 256x256x64, on sm_90 128x256x64)",
     "schedule": "pingpong8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
     "(default pingpong8, on sm_90 pipelined:s=4)",
     "order": "grid order (default row-major): `cdnasim order list`",
@@ -62,11 +66,12 @@ class GemmCase:
         stages = pipeline_stages(self.gemm.schedule)
         if stages:
             return pipelined_profile(self.gemm, self.machine, stages)
-        from hk_kernels.catalog import gemm_trace  # kernels are read only if one is asked for
-
         gemm = self.gemm
-        trace = gemm_trace(gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile)
-        return traced_profile(gemm, trace)
+        try:
+            trace, steady = _kernel(gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile)
+        except InputError as error:  # which names the kernel's line, not the parameter
+            raise InputError(f"tile={_text(gemm.tile)} schedule={gemm.schedule}: {error}") from None
+        return traced_profile(gemm, trace, steady, self.machine)
 
     def run(self, seed: int = 0) -> Result:
         """Simulate the case."""
@@ -110,13 +115,13 @@ def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase
             raise InputError(f"gemm: unknown parameter '{key}'; allowed: {', '.join(GEMM_HELP)}")
     described = load_machine(machine)
     m, n, k = (_dimension(params, key) for key in ("m", "n", "k"))
-    tile = _tile(str(params.get("tile", "256x256x64")))
+    on_sm90 = described.arch == "sm_90"
+    tile = _tile(str(params.get("tile", "128x256x64" if on_sm90 else "256x256x64")))
     for key, size, step in (("m", m, tile[0]), ("n", n, tile[1]), ("k", k, tile[2])):
         if size % step:
             raise InputError(f"{key}={size} is not a multiple of {step} (tile {_text(tile)})")
     dtype = _choice(params, "dtype", MATRIX_DTYPES, "bf16")
-    default = "pipelined:s=4" if described.arch == "sm_90" else "pingpong8"
-    schedule = str(params.get("schedule", default))
+    schedule = str(params.get("schedule", "pipelined:s=4" if on_sm90 else "pingpong8"))
     caches = _choice(params, "caches", CACHES, "warm")
     spec: str | Callable[..., Any] = params.get("order", "row-major")
     order = parse_order(spec if callable(spec) else str(spec))
@@ -132,6 +137,17 @@ def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase
     }
     gemm = Gemm(m, n, k, dtype, tile, schedule)
     return GemmCase(machine, described, gemm, order, caches == "warm", canonical)
+
+
+@cache
+def _kernel(
+    schedule: str, arch: str, dtype: str, tile: tuple[int, int, int]
+) -> tuple[KernelTrace, SteadyLoop]:
+    """A kernel's trace and its steady k-step."""
+    from hk_kernels.catalog import gemm_trace  # kernels are read only if one is asked for
+
+    trace = gemm_trace(schedule, arch, dtype, tile)
+    return trace, steady_loop(trace)
 
 
 def _choice(params: Mapping[str, Any], key: str, allowed: tuple[str, ...], default: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import numpy as np
 from cdnasim import __version__
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import GemmCase
+from cdnasim.gpu import chip, power
 from cdnasim.gpu.result import Result, TimeSeries, Traffic, WorkgroupLog
+from cdnasim.memory import fabric
 
 SCALARS = (
     *("machine", "kernel", "params", "time_us", "tflops", "clock_mhz", "cycles"),
@@ -28,10 +31,7 @@ class ResultStore:
     def __init__(self, folder: Path) -> None:
         """Use `folder`, made if it is not there; raises InputError if that cannot be done."""
         self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+        make_folder(folder)
 
     def load(self, case: GemmCase, seed: int) -> Result | None:
         """The stored result of `case`, or None if there is none that can be read."""
@@ -54,9 +54,35 @@ class ResultStore:
             raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
 
     def _path(self, case: GemmCase, seed: int) -> Path:
-        facts = repr((__version__, case.machine, case.profile(), seed))
+        facts = repr((__version__, model_digest(), case.machine, case.profile(), seed))
         text = facts + repr(sorted(case.params.items())) + repr(hash_of_order(case))
         return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.npz"
+
+
+def make_folder(folder: Path) -> None:
+    """Make `folder` if it is not there; raises InputError if that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Raise InputError if `folder` cannot be made because a file is in its way."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{folder}: cannot be made: {place} is not a folder")
+
+
+@cache
+def model_digest() -> str:
+    """Digest of the model's source: results of another model are not this one's."""
+    digest = hashlib.sha256()
+    for module in (chip, fabric, power):
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()
 
 
 def hash_of_order(case: GemmCase) -> str:

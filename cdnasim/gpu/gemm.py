@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, get_type_hints
 
+from cdnasim.cu.profile import SteadyLoop
 from cdnasim.errors import InputError
 from cdnasim.gpu.orders import GridOrder
 from cdnasim.gpu.profile import Launch, OperandStream, WorkgroupProfile
@@ -26,7 +27,6 @@ MAX_WORKGROUP_STEPS = 200_000_000  # above it a run takes many minutes: more lik
 class TracedClocks:
     """What a trace does not say; see gemm_schedules.toml for sources."""
 
-    handoff_clk: float = param("clk/cluster")
     prologue_clk: float = param("clk")
     epilogue_clk: float = param("clk for a 256x256 tile")
 
@@ -106,18 +106,34 @@ def pipeline_stages(schedule: str) -> int | None:
     return int(match[1])
 
 
-def traced_profile(gemm: Gemm, trace: KernelTrace) -> WorkgroupProfile:
-    """The profile of a workgroup of the kernel that `trace` describes."""
+def traced_profile(
+    gemm: Gemm, trace: KernelTrace, steady: SteadyLoop, machine: Machine
+) -> WorkgroupProfile:
+    """The profile of a workgroup of the kernel that `trace` describes.
+
+    Raises InputError if the machine's LDS or matrix rate does not go with the trace.
+    """
     clocks = schedule_clocks().traced
     bm, bn, bk = gemm.tile
+    if trace.lds_bytes > machine.compute.lds_bytes:
+        raise InputError(
+            f"tile={bm}x{bn}x{bk}: {gemm.schedule} needs {trace.lds_bytes} B of LDS, "
+            f"{machine.name} has {machine.compute.lds_bytes} B per CU"
+        )
+    rate = 2.0 * bm * bn * bk / trace.matrix_clocks
+    if rate != machine.matrix_rate(gemm.dtype):
+        raise InputError(
+            f"{machine.name}: {gemm.dtype}_flops_per_clk is {machine.matrix_rate(gemm.dtype):g}, "
+            f"the matrix instructions of {trace.arch} in {gemm.schedule} make {rate:g}"
+        )
     a, b = (
-        OperandStream(o.tensor, o.slab_bytes, o.piece_bytes, o.lead * trace.matrix_clocks)
-        for o in trace.operands
+        OperandStream(o.tensor, o.slab_bytes, o.piece_bytes, lead)
+        for o, lead in zip(trace.operands, steady.lead_clk, strict=True)
     )
     return WorkgroupProfile(
         name=f"gemm {gemm.schedule} {bm}x{bn}x{bk} {gemm.dtype}",
         prologue_clk=clocks.prologue_clk,
-        loop_clk=trace.matrix_clocks + trace.clusters * clocks.handoff_clk,
+        loop_clk=steady.loop_clk,
         epilogue_clk=clocks.epilogue_clk * bm * bn / 256**2,
         iterations=gemm.k // bk,
         matrix_clk=trace.matrix_clocks,

@@ -15,6 +15,8 @@ from cdnasim.machine.model import Confidence, Machine, Provenance
 CONFIDENCES: tuple[str, ...] = get_args(Confidence)
 ENTRY_KEYS = ("value", "unit", "source", "confidence")
 HEADER = ("name", "description", "arch")
+MAX_VALUE = 1e15  # above any number of bytes, clocks or watts that makes sense
+MAX_CUS = 65_536
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -80,7 +82,15 @@ def machine_from_toml(path: Path) -> Machine:
     parts = {}
     for section in sections:
         parts[section] = _section(path, section, table[section], hints[section], provenance)
-    return Machine(**{k: table[k] for k in HEADER}, **parts, provenance=tuple(provenance))
+    machine = Machine(**{k: table[k] for k in HEADER}, **parts, provenance=tuple(provenance))
+    if machine.cus > MAX_CUS:
+        raise InputError(f"{path}: compute: {machine.cus} CUs; allowed: at most {MAX_CUS}")
+    llc = machine.llc
+    if llc.bytes and not (llc.ways and llc.channels and llc.read_tbs):
+        raise InputError(f"{path}: llc: ways, channels and read_tbs must be more than 0 for an LLC")
+    if machine.power.static_w >= machine.power.limit_w:
+        raise InputError(f"{path}: power: static_w must be below limit_w")
+    return machine
 
 
 def _section(
@@ -91,7 +101,13 @@ def _section(
     types = get_type_hints(record)
     values = {}
     for f in fields:
-        entry = provenance_entry(path, f"{section}.{f.name}", table[f.name], f.metadata["unit"])
+        entry = provenance_entry(
+            path,
+            f"{section}.{f.name}",
+            table[f.name],
+            f.metadata["unit"],
+            may_be_zero=f.metadata["may_be_zero"],
+        )
         if types[f.name] is int and entry.value != int(entry.value):
             raise InputError(f"{path}: {entry.key}: value {entry.value} must be a whole number")
         values[f.name] = types[f.name](entry.value)
@@ -99,14 +115,17 @@ def _section(
     return record(**values)
 
 
-def provenance_entry(path: Path, key: str, entry: Any, unit: str) -> Provenance:
+def provenance_entry(
+    path: Path, key: str, entry: Any, unit: str, *, may_be_zero: bool = False
+) -> Provenance:
     """Check one `{value, unit, source, confidence[, note]}` table of a description."""
     check_keys(f"{path}: {key}", entry, ENTRY_KEYS, ("note",))
     value = entry["value"]
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"{path}: {key}: value must be a number, not {value!r}")
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{path}: {key}: value {value} must be finite and not negative")
+    if not 0 <= value <= MAX_VALUE or (value == 0 and not may_be_zero):
+        least = "0" if may_be_zero else "more than 0"
+        raise InputError(f"{path}: {key}: value {value:.6g} must be {least} up to {MAX_VALUE:g}")
     if entry["unit"] != unit:
         raise InputError(f"{path}: {key}: unit '{entry['unit']}' is wrong; allowed: '{unit}'")
     if entry["confidence"] not in CONFIDENCES:

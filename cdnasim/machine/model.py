@@ -12,9 +12,9 @@ from typing import Any, Literal
 Confidence = Literal["documented", "measured", "calibrated", "assumed"]
 
 
-def param(unit: str) -> Any:
-    """A machine value that the description must give in `unit`."""
-    return field(metadata={"unit": unit})
+def param(unit: str, *, may_be_zero: bool = False) -> Any:
+    """A value that the description must give in `unit`; above 0 unless `may_be_zero`."""
+    return field(metadata={"unit": unit, "may_be_zero": may_be_zero})
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class L2:
     line_bytes: int = param("B")
     ways: int = param("ways")
     channels: int = param("channels/XCD")
-    latency_clk: float = param("clk")
+    latency_clk: float = param("clk", may_be_zero=True)
     coalesced_cus: int = param("CUs")
 
 
@@ -70,11 +70,11 @@ class Link:
 class Llc:
     """Memory-side last-level cache shared by all XCDs; `bytes` 0: the machine has none."""
 
-    bytes: int = param("B")
-    ways: int = param("ways")
-    channels: int = param("slices")
-    read_tbs: float = param("TB/s")
-    latency_ns: float = param("ns")
+    bytes: int = param("B", may_be_zero=True)
+    ways: int = param("ways", may_be_zero=True)
+    channels: int = param("slices", may_be_zero=True)
+    read_tbs: float = param("TB/s", may_be_zero=True)
+    latency_ns: float = param("ns", may_be_zero=True)
 
 
 @dataclass(frozen=True)
@@ -85,26 +85,26 @@ class Hbm:
     stream_tbs: float = param("TB/s")
     scattered_tbs: float = param("TB/s")
     write_tbs: float = param("TB/s")
-    latency_ns: float = param("ns")
+    latency_ns: float = param("ns", may_be_zero=True)
 
 
 @dataclass(frozen=True)
 class Dispatch:
     """How workgroups come to CUs."""
 
-    spacing_clk: float = param("clk/workgroup/XCD")
-    restart_clk: float = param("clk")
-    cold_start_clk: float = param("clk")
-    cold_start_sd_clk: float = param("clk")
-    launch_us: float = param("us")
+    spacing_clk: float = param("clk/workgroup/XCD", may_be_zero=True)
+    restart_clk: float = param("clk", may_be_zero=True)
+    cold_start_clk: float = param("clk", may_be_zero=True)
+    cold_start_sd_clk: float = param("clk", may_be_zero=True)
+    launch_us: float = param("us", may_be_zero=True)
 
 
 @dataclass(frozen=True)
 class Drift:
     """Spread (standard deviation) of the speed of CUs and of single workgroups."""
 
-    steady_sd: float = param("fraction of speed, per CU")
-    random_sd: float = param("fraction of speed, per workgroup")
+    steady_sd: float = param("fraction of speed, per CU", may_be_zero=True)
+    random_sd: float = param("fraction of speed, per workgroup", may_be_zero=True)
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,12 @@ class Power:
     """Board power against clock: the formula is in gpu/power.py."""
 
     limit_w: float = param("W")
-    static_w: float = param("W")
-    exponent: float = param("exponent of the clock")
-    matrix_w: float = param("W at 1 GHz and full matrix rate")
-    l2_pj_per_byte: float = param("pJ/B at 1 GHz")
-    llc_pj_per_byte: float = param("pJ/B")
-    hbm_pj_per_byte: float = param("pJ/B")
+    static_w: float = param("W", may_be_zero=True)
+    exponent: float = param("exponent of the clock", may_be_zero=True)
+    matrix_w: float = param("W at 1 GHz and full matrix rate", may_be_zero=True)
+    l2_pj_per_byte: float = param("pJ/B at 1 GHz", may_be_zero=True)
+    llc_pj_per_byte: float = param("pJ/B", may_be_zero=True)
+    hbm_pj_per_byte: float = param("pJ/B", may_be_zero=True)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def register_needs(program: Program) -> list[RegisterNeed]:
     needs = []
     for waves in program.roles():
         body = program.of_wave(waves[0])
-        live, alive = _most_live(body)
+        live, alive = most_live(body)
         addresses = _addresses(body, waves[0])
         need = live + addresses
         rounded = -(-need // granule) * granule
@@ -104,7 +104,7 @@ def check_registers(program: Program) -> None:
             )
 
 
-def _most_live(body: list[Node]) -> tuple[int, set[int]]:
+def most_live(body: list[Node]) -> tuple[int, set[int]]:
     """The most registers alive at one point, and which."""
     most: set[int] = set()
 

@@ -34,7 +34,7 @@ def trace(program: Program) -> KernelTrace:
     roles = [reader.role(need) for need in register_needs(program)]
     bodies = [program.of_wave(role.waves[0]) for role in roles]
     groups = [(len(role.waves), body) for role, body in zip(roles, bodies, strict=True)]
-    per_simd = sum(count * _matrix_clocks(body) for count, body in groups) // SIMDS
+    per_simd = _busiest_simd(roles, [_matrix_clocks(body) for body in bodies])
     dtype = program.tensors[0].dtype
     bm, bn, bk = program.tile
     return KernelTrace(
@@ -48,7 +48,7 @@ def trace(program: Program) -> KernelTrace:
         lds_bytes=program.lds_bytes,
         tile=[bm, bn, bk],
         matrix_clocks=per_simd,
-        clusters=sum(count * _clusters(body) for count, body in groups) // SIMDS,
+        clusters=_busiest_simd(roles, [_clusters(body) for body in bodies]),
         store_bytes=bm * bn * program.tensors[2].dtype.bytes,
         operands=[_operand(program, name, groups, per_simd) for name in OPERANDS],
         roles=roles,
@@ -115,6 +115,15 @@ class _Reader:
             lgkm=-1 if i.lgkm is None else i.lgkm,
             value=i.value,
         )
+
+
+def _busiest_simd(roles: list[TraceRole], per_wave: list[int]) -> int:
+    """Sum over the waves of the SIMD that has most; wave w runs on SIMD w mod 4."""
+    sums = [0] * SIMDS
+    for role, amount in zip(roles, per_wave, strict=True):
+        for wave in role.waves:
+            sums[wave % SIMDS] += amount
+    return max(sums)
 
 
 def _instructions(body: list[Node]) -> Iterator[Instruction]:

@@ -26,8 +26,8 @@ _OPERATORS: dict[str, tuple[Callable[[Any, Any], Any], int]] = {
     "-": (lambda a, b: a - b, 9),
     "<<": (lambda a, b: a << b, 8),
     ">>": (lambda a, b: a >> b, 8),
-    "<": (lambda a, b: a < b, 7),
-    "==": (lambda a, b: a == b, 6),
+    "<": (lambda a, b: (a < b) * 1, 7),  # a number: numpy's bool + bool would be an or
+    "==": (lambda a, b: (a == b) * 1, 6),
     "&": (lambda a, b: a & b, 5),
     "^": (lambda a, b: a ^ b, 4),
 }

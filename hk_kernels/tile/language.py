@@ -150,6 +150,11 @@ class Builder:
         self._grid = (1, 1)
         self._tile = (1, 1, 1)
 
+    def require(self, condition: bool, message: str) -> None:
+        """Refuse the definition at this line unless `condition` holds."""
+        if not condition:
+            self._fail(message)
+
     # tiles ------------------------------------------------------------------------------------
 
     def output_tile(self, C: GlobalTensor, rows: int, cols: int, depth: int) -> tuple[Expr, Expr]:

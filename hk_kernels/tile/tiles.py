@@ -100,6 +100,11 @@ class SharedTile:
         """Rows index·rows .. of the tile."""
         return replace(self, first_row=as_expr(index) * rows, view_rows=rows)
 
+    def part(self, first: int, rows: int) -> SharedTile:
+        """Rows first .. first + rows - 1 as a tile of its own (multiples of the subtile's rows)."""
+        skipped = first // self.sub_rows * self.subs_per_row * self.sub_bytes
+        return replace(self, rows=rows, view_rows=rows, base=self.base + skipped)
+
     def columns(self, first: int, cols: int) -> SharedTile:
         """Columns first .. first + cols - 1 of the view."""
         return replace(self, first_col=self.first_col + first, view_cols=cols)

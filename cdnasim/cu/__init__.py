@@ -1,0 +1,1 @@
+"""The compute unit, instruction by instruction: kernel trace → clocks and stalls of a workgroup."""

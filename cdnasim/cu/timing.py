@@ -1,0 +1,46 @@
+"""Clocks of the compute unit's parts, from timing.toml."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from cdnasim.errors import InputError
+from cdnasim.machine.loader import check_keys, provenance_entry, read_toml
+from cdnasim.machine.model import Provenance, param
+
+
+@dataclass(frozen=True)
+class CuTiming:
+    """One architecture's clocks; see timing.toml for what each rests on."""
+
+    issue_clk: float = param("clk/instruction of a wave")
+    branch_clk: float = param("clk after a taken branch")
+    barrier_clk: float = param("clk from the last arrival to the release", may_be_zero=True)
+    valu_clk: float = param("clk/instruction of a SIMD")
+    transcendental_clk: float = param("clk/instruction of a SIMD")
+    lds_queue: float = param("entries/CU")
+    lds_latency_clk: float = param("clk from the end of its phases to the data")
+    lds_pair_bytes_per_clk: float = param("B/clk/pair of SIMDs")
+    vmem_clk: float = param("clk/instruction of a CU")
+    vmem_start_clk: float = param("clk for the first after a barrier")
+    store_clk: float = param("clk/instruction of a CU")
+
+
+@cache
+def cu_timing(arch: str) -> tuple[CuTiming, tuple[Provenance, ...]]:
+    """The timing of `arch` and where its numbers come from; InputError for an unknown one."""
+    fields = dataclasses.fields(CuTiming)
+    with resources.as_file(resources.files("cdnasim.cu") / "timing.toml") as path:
+        tables = read_toml(path)
+        if arch not in tables:
+            raise InputError(f"no compute-unit timing for {arch}; allowed: {', '.join(tables)}")
+        check_keys(f"{path}: [{arch}]", tables[arch], tuple(f.name for f in fields))
+        entries = tuple(
+            provenance_entry(path, f"{arch}.{f.name}", tables[arch][f.name], f.metadata["unit"])
+            for f in fields
+        )
+    values = {f.name: float(e.value) for f, e in zip(fields, entries, strict=True)}
+    return CuTiming(**values), entries
