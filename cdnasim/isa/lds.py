@@ -248,16 +248,18 @@ def picture(access: LdsAccess) -> str:
         for step in range(width):
             np.maximum.at(waiting, (first + step) % banks, requests)
         row = "".join("." if count == 0 else str(min(count, 9)) for count in waiting)
-        notes = [f"lanes {_ranges(lanes)}"]
+        notes = [f"lanes {lane_ranges(lanes)}"]
         if clocks > 1:
             busiest = first[requests.argmax()]
-            notes.append(f"bank {busiest} is wanted by lanes {_ranges(served[first == busiest])}")
+            notes.append(
+                f"bank {busiest} is wanted by lanes {lane_ranges(served[first == busiest])}"
+            )
         lines.append(f"phase {phase}  {row}  {clocks} clk")
         lines += [f"{'':9}{line}" for note in notes for line in textwrap.wrap(note, 90)]
     return "\n".join(lines)
 
 
-def _ranges(lanes: NDArray[np.int64]) -> str:
+def lane_ranges(lanes: NDArray[np.int64]) -> str:
     """Ascending lanes as text: "0-3 12 14"."""
     parts = []
     for run in np.split(lanes, np.flatnonzero(np.diff(lanes) != 1) + 1):

@@ -243,7 +243,7 @@ def test_description_is_read(tmp_path: Path) -> None:
         ('"0-31"', '"0-31", ""', "a phase has no lanes"),
         ('"0-31"', '"0 to 31"', "'to' is not a lane"),
         ("value = 2", "value = 3", "must be the length of lanes"),
-        ("value = 32", "value = 0", "must be a whole number above 0"),
+        ("value = 32", "value = 0", "must be more than 0"),
         ("value = 8", "value = 8.5", "must be a whole number above 0"),
         ("lanes = ", "lane = ", "unknown key 'lane'"),
         ('["0-31", "32-63"]', "64", "each lane 0-63 once"),
