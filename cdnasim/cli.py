@@ -24,6 +24,10 @@ machine_app = typer.Typer(help="Machine descriptions.", no_args_is_help=True)
 order_app = typer.Typer(help="Grid orders.", no_args_is_help=True)
 app.add_typer(machine_app, name="machine")
 app.add_typer(order_app, name="order")
+kernel_app = typer.Typer(help="Kernels: listing, reference, trace, figures.", no_args_is_help=True)
+lds_app = typer.Typer(help="LDS instructions: banks, phases, swizzles.", no_args_is_help=True)
+app.add_typer(kernel_app, name="kernel")
+app.add_typer(lds_app, name="lds")
 
 Params = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as m=8192", show_default=False)
@@ -34,6 +38,12 @@ Seed = Annotated[int, typer.Option(help="Seed of the random part of workgroup sp
 Jobs = Annotated[int, typer.Option(help="Processes to use.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder for report and results.")]
 CORES = os.cpu_count() or 1
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
+Schedule = Annotated[str, typer.Argument(help="As in `kernel list`, such as pingpong8.")]
+KernelParams = Annotated[list[str] | None, typer.Argument(help="tile= dtype=", show_default=False)]
+LdsName = Annotated[str, typer.Argument(help="As in `lds list`, such as ds_read_b128.")]
+Target = Annotated[str, typer.Option("--target", help="gfx950 or gfx942.")]
+OutFile = Annotated[Path, typer.Option("--out", help="File to write.")]
 
 
 def main() -> None:
@@ -43,13 +53,12 @@ def main() -> None:
     except InputError as error:
         code = _complain(str(error))
     except TyperException as error:  # misused options and arguments
-        code = _complain(error.format_message())
-    except (KeyboardInterrupt, typer.Abort):
-        print("cdnasim: interrupted; finished results are kept", file=sys.stderr)
-        code = 130
-    except BrokenPipeError:  # the reader of a pipe has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+        message = error.format_message()
+        code = _complain(message) if message else 2  # without: help was printed
+    except SystemExit as stop:  # typer's own way out of an interrupt
+        code = stop.code if isinstance(stop.code, int) else 1
+    if code == INTERRUPTED:
+        print("cdnasim: interrupted (run and best-order keep finished cases)", file=sys.stderr)
     sys.exit(code or 0)
 
 
@@ -145,18 +154,49 @@ def validate(
 ) -> None:
     """Compare predictions with measurements; write the report with all misses."""
     from cdnasim.commands import print_validation, write_validation
+    from cdnasim.experiment.store import check_folder
     from cdnasim.terminal import progress_bar
     from cdnasim.validation.run import validate as compare
 
+    folder = out or (None if as_json else Path("out") / "validate")
+    if folder:
+        check_folder(folder)  # before the work, not after it
     with progress_bar("validate") as progress:
         report = compare(suites or [], measured, jobs=jobs, progress=progress)
     if as_json:
         print(json.dumps(report.to_json()))
     else:
         print_validation(report)
-    if out or not as_json:
-        path = write_validation(report, out or Path("out") / "validate")
+    if folder:
+        path = write_validation(report, folder)
         print(f"\nReport: {path}", file=sys.stderr if as_json else sys.stdout)
+
+
+@app.command()
+def calibrate(
+    machine: Annotated[str, typer.Argument(help="Name or .toml file.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="New .toml file for the fitted machine.")
+    ] = None,
+    jobs: Jobs = CORES,
+) -> None:
+    """Fit machine values to the figures that the suites mark as calibration, and to no others.
+
+    validation/calibration.toml names the values. The machine's own description is not changed.
+    """
+    from cdnasim.commands import print_calibration
+    from cdnasim.terminal import progress_bar
+    from cdnasim.validation.calibrate import calibrate as fit
+    from cdnasim.validation.calibrate import check_new_file, write_machine
+
+    if out:
+        check_new_file(out)
+    with progress_bar("calibrate") as progress:
+        calibration = fit(machine, jobs=jobs, progress=progress)
+    print_calibration(calibration)
+    if out:
+        write_machine(calibration.fitted, out)
+        print(f"\nMachine: {out}")
 
 
 @app.command("best-order")
@@ -213,7 +253,13 @@ def machine_show(
         print(json.dumps({"name": machine.name, "arch": machine.arch, "values": values}))
         return
     rows = [
-        [p.key, f"{p.value:g}", p.unit, p.confidence, p.source + (f" ({p.note})" if p.note else "")]
+        [
+            p.key,
+            f"{p.value:.12g}",
+            p.unit,
+            p.confidence,
+            p.source + (f" ({p.note})" if p.note else ""),
+        ]
         for p in machine.provenance
     ]
     _table(machine.description, ("key", "value", "unit", "confidence", "source"), rows)
@@ -244,6 +290,144 @@ def order_show(
     from cdnasim.experiment.case import parse_params
 
     show_order(spec, parse_params(params or []), machine, round_, html)
+
+
+@kernel_app.command("list")
+def kernel_list() -> None:
+    """Name the schedules, their targets and options."""
+    from cdnasim.kernel_commands import list_kernels
+
+    list_kernels()
+
+
+@kernel_app.command("show")
+def kernel_show(
+    schedule: Schedule,
+    params: KernelParams = None,
+    target: Target = "gfx950",
+    as_json: Json = False,
+) -> None:
+    """Print what a workgroup needs and what each role does in a k-step."""
+    from cdnasim.kernel_commands import choose, show_kernel
+
+    show_kernel(choose(schedule, params or [], target), as_json=as_json)
+
+
+@kernel_app.command("listing")
+def kernel_listing(
+    schedule: Schedule,
+    params: KernelParams = None,
+    target: Target = "gfx950",
+    wave: Annotated[int, typer.Option(help="A wave of the role to print.", min=0)] = 0,
+) -> None:
+    """Print the lowered k-loop: one instruction a line with the kernel's line."""
+    from cdnasim.kernel_commands import choose, print_listing
+
+    print_listing(choose(schedule, params or [], target), wave)
+
+
+@kernel_app.command("check")
+def kernel_check(
+    schedule: Schedule,
+    params: KernelParams = None,
+    target: Target = "gfx950",
+    grid: Annotated[str, typer.Option(help="Workgroups, rows x columns of C.")] = "1x1",
+    seed: Annotated[int, typer.Option(help="Seed of the data.", min=0)] = 0,
+) -> None:
+    """Run workgroups in the reference: wrong results, races, missed waits. Exit code 1 if any."""
+    from cdnasim.kernel_commands import check_kernel, choose
+
+    raise typer.Exit(check_kernel(choose(schedule, params or [], target), grid, seed))
+
+
+@kernel_app.command("trace")
+def kernel_trace(
+    schedule: Schedule, out: OutFile, params: KernelParams = None, target: Target = "gfx950"
+) -> None:
+    """Write the kernel's trace (gzip JSON)."""
+    from cdnasim.kernel_commands import choose, write_trace
+
+    write_trace(choose(schedule, params or [], target), out)
+
+
+@kernel_app.command("trace-info")
+def kernel_trace_info(file: Annotated[Path, typer.Argument(help="A saved trace.")]) -> None:
+    """Print what a saved trace says."""
+    from cdnasim.kernel_commands import print_trace_file
+
+    print_trace_file(file)
+
+
+@kernel_app.command("figure")
+def kernel_figure(
+    kind: Annotated[str, typer.Argument(help="layout, swizzle or registers")],
+    schedule: Schedule,
+    out: OutFile,
+    params: KernelParams = None,
+    target: Target = "gfx950",
+) -> None:
+    """Draw an MFMA's layout, the LDS banks of the shared tile, or the register map, as SVG."""
+    from cdnasim.kernel_commands import choose, write_figure
+
+    write_figure(kind, choose(schedule, params or [], target), out)
+
+
+@lds_app.command("list")
+def lds_list() -> None:
+    """Name the LDS instructions with banks, phases and how sure they are."""
+    from cdnasim.kernel_commands import list_lds
+
+    list_lds()
+
+
+@lds_app.command("check")
+def lds_check(
+    instruction: LdsName,
+    params: Annotated[
+        list[str] | None,
+        typer.Argument(help="tile= dtype= swizzle= operand= stride= part=", show_default=False),
+    ] = None,
+    target: Target = "gfx950",
+    svg: Annotated[Path | None, typer.Option("--svg", help="Also draw it to this file.")] = None,
+) -> None:
+    """Print the clocks and conflicts of an operand's access to a swizzled tile."""
+    from cdnasim.kernel_commands import check_lds
+
+    check_lds(instruction, params or [], target, svg)
+
+
+@lds_app.command("search")
+def lds_search(
+    words: Annotated[list[str], typer.Argument(help="Instructions, and tile= dtype= stride=")],
+    target: Target = "gfx950",
+    top: Annotated[int, typer.Option(help="How many swizzles to print.", min=1)] = 10,
+) -> None:
+    """Find swizzles free of conflicts for instructions on a tile, or prove that there are none."""
+    from cdnasim.kernel_commands import search_lds
+
+    search_lds(words, target, top)
+
+
+@lds_app.command("solve")
+def lds_solve(
+    instruction: LdsName,
+    target: Target = "gfx950",
+    counters: Annotated[
+        Path | None, typer.Option("--counters", help="rocprofv3's counter_collection.csv.")
+    ] = None,
+) -> None:
+    """Find phases and banks from conflicts of lane pairs: the model's, or those counted."""
+    from cdnasim.kernel_commands import solve_lds
+
+    solve_lds(instruction, target, counters)
+
+
+@lds_app.command("microbenchmark")
+def lds_microbenchmark(instruction: LdsName, out: OutFile, target: Target = "gfx950") -> None:
+    """Write the HIP program that measures which lanes conflict."""
+    from cdnasim.kernel_commands import write_microbenchmark
+
+    write_microbenchmark(instruction, target, out)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[list[Any]]) -> None:

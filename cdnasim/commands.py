@@ -21,8 +21,10 @@ from cdnasim.terminal import print_table, progress_bar
 if TYPE_CHECKING:
     from cdnasim.experiment.scenario import Scenario
     from cdnasim.gpu.result import Result
+    from cdnasim.validation.calibrate import Calibration
     from cdnasim.validation.run import Report as Validation
 
+MAX_SHOWN_TILES = 1_000_000
 # heading, key of Result.summary(), factor, format
 COLUMNS = (
     ("time us", "time_us", 1.0, ".1f"),
@@ -152,7 +154,7 @@ def _write_rows(path: Path, results: Sequence[Result]) -> None:
         del record["wall_s"]  # the only thing that differs from run to run
         params, stalls = record.pop("params"), record.pop("stalls")
         rows.append({**record, **params, **{f"stall_{k}": v for k, v in stalls.items()}})
-    _write_text(path, _csv_text(rows))
+    write_text(path, _csv_text(rows))
 
 
 def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -165,7 +167,7 @@ def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -270,6 +272,39 @@ def print_validation(report: Validation) -> None:
     print_table("Errors by suite and metric", header, summary)
 
 
+def print_calibration(calibration: Calibration) -> None:
+    """The fitted values beside the present ones, then the marked figures with either."""
+    old = {p.key: p for p in calibration.source.provenance}
+    new = {p.key: p.value for p in calibration.fitted.provenance}
+    rows = [
+        [
+            key,
+            f"{old[key].value:.4g}",
+            f"{new[key]:.4g}",
+            f"{100 * (new[key] / old[key].value - 1):+.1f} %",
+            old[key].unit,
+        ]
+        for key in calibration.keys
+    ]
+    title = f"{calibration.source.name}: fitted values"
+    print_table(title, ("key", "file", "fitted", "change", "unit"), rows)
+    rows = []
+    for before, after in zip(calibration.before, calibration.after, strict=True):
+        m = before.measurement
+        figures = [f"{x:.4g}" for x in (m.value, before.predicted or 0.0, after.predicted or 0.0)]
+        errors = [
+            f"{100 * (c.error or 0.0):+.1f} {'pt' if m.unit == 'fraction' else '%'}"
+            for c in (before, after)
+        ]
+        rows.append([m.suite, m.machine, _short(m.params_text), m.metric, *figures, *errors])
+    headings = ("suite", "machine", "case", "metric", "measured", "file", "fitted")
+    print_table(
+        "Calibration figures, predicted with the values of the file and the fitted ones",
+        (*headings, "error, file", "error, fitted"),
+        rows,
+    )
+
+
 def _short(params: str) -> str:
     """Params without what the sizes and the order do not need."""
     pairs = dict(pair.split("=", 1) for pair in params.split(";"))
@@ -286,8 +321,8 @@ def write_validation(report: Validation, out: Path) -> Path:
 
     record = report.to_json()
     cases = [{"reason": "", **case} for case in record["cases"]]
-    _write_text(out / "cases.csv", _csv_text(cases))
-    _write_text(out / "summary.json", json.dumps(record["summary"], indent=1) + "\n")
+    write_text(out / "cases.csv", _csv_text(cases))
+    write_text(out / "summary.json", json.dumps(record["summary"], indent=1) + "\n")
     page = Report(
         "Predicted against measured",
         "Every measured figure of the suites with its prediction, misses included. Calibration "
@@ -333,6 +368,8 @@ def show_order(
     depth = str(params.get("tile", "256x256x64")).rpartition("x")[2]
     case = check_case(machine, "gemm", {**params, "k": depth, "order": spec})
     rows, cols = case.gemm.grid
+    if rows * cols > MAX_SHOWN_TILES:
+        raise InputError(f"order show: {rows} x {cols} tiles; allowed: at most {MAX_SHOWN_TILES}")
     compute = case.machine.compute
     tiles = case.order.tiles(rows, cols, compute.xcds)
     ids = np.arange(len(tiles))
