@@ -60,11 +60,15 @@ def parse_schedule(text: str) -> tuple[Entry, dict[str, int]]:
         raise InputError(f"schedule '{text}' is unknown; allowed: {allowed}")
     entry = GEMM_SCHEDULES[name]
     options = dict(entry.options)
+    given: set[str] = set()
     for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
         if key not in options or not re.fullmatch("[0-9]{1,3}", value) or int(value) < 1:
             allowed = ", ".join(f"{k}=<number>" for k in options) or "no options"
             raise InputError(f"schedule '{text}': '{part}' is not one of: {allowed}")
+        if key in given:
+            raise InputError(f"schedule '{text}': {key} is given twice")
+        given.add(key)
         options[key] = int(value)
     return entry, options
 
@@ -81,7 +85,8 @@ def gemm_program(
     bm, bn, bk = tile
     kernel = entry.kernels[arch]
     parameters: dict[str, Any] = {"bm": bm, "bn": bn, "bk": bk, **options}
-    return lower(kernel, arch, grid[0] * bm, grid[1] * bn, STEPS * bk, dtype, **parameters)
+    steps = max(STEPS, options.get("stages", 0) + 2)
+    return lower(kernel, arch, grid[0] * bm, grid[1] * bn, steps * bk, dtype, **parameters)
 
 
 @cache

@@ -146,6 +146,7 @@ def pingpong8_registers(
     Bs = k.shared(B.dtype, bn, bk, buffers=(1,))[0]
     depth = k.target.mfma(A.dtype).k
     slices = bk // depth
+    k.require(slices > 2, f"bk={bk}: needs three k-slices of {depth} or more")
     a = [k.registers(A.dtype, wm, depth) for _ in range(2)]
     b = [k.registers(B.dtype, wn, depth) for _ in range(2)]
     acc = k.accumulators(A.dtype, wm, wn)
@@ -324,11 +325,17 @@ def specialized(
     SIMD are split evenly among its waves, producers included.
     """
     row, col = k.output_tile(C, bm, bn, bk)
-    k.require(c % 4 == 0, f"c={c}: consumers stand in rows of 4")
+    k.require(p >= 1, f"p={p}: someone must load")
+    k.require(c >= 4 and c % 4 == 0, f"c={c}: consumers stand in rows of 4")
     k.require(stages >= 2, f"stages={stages}: one is filled while another is read")
     consumer = k.wave - p
     wave_row, wave_col = consumer // 4, consumer % 4
     wm, wn = _up(bm / (c // 4)), _up(bn / 4)
+    k.require(
+        (wm * (c // 4), wn * 4) == (bm, bn),
+        f"a {bm}x{bn} tile does not divide among {c // 4} x 4 consumers in MFMA rows of 16",
+        after_registers=True,
+    )
     As = k.shared(A.dtype, bm, bk, buffers=(stages,))
     Bs = k.shared(B.dtype, bn, bk, buffers=(stages,))
     steps, ahead = A.cols // bk, stages - 1

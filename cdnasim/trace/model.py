@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 from cdnasim.errors import InputError
 
 VERSION = 1
+AXES = ("row", "column")
 UNITS = ("mfma", "valu", "salu", "lds", "vmem", "barrier", "wait", "none")
 
 
@@ -125,25 +126,49 @@ def load_trace(path: Path) -> KernelTrace:
         data = json.loads(gzip.decompress(path.read_bytes()).decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read as a trace: {error.strerror or error}") from None
-    except (EOFError, zlib.error, UnicodeDecodeError, ValueError) as error:
+    except (EOFError, zlib.error, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: is damaged: {error}") from None
     version = data.get("version") if isinstance(data, dict) else None
     if version != VERSION:
         raise InputError(f"{path}: trace version {version!r} is unknown; allowed: {VERSION}")
-    trace: KernelTrace = _record(path, "trace", KernelTrace, data)
-    for role in trace.roles:
-        _check_body(path, role.body, len(trace.lines))
+    try:
+        trace: KernelTrace = _record(path, "trace", KernelTrace, data)
+        _check(path, trace)
+        for role in trace.roles:
+            _check_body(path, role.body, trace)
+    except RecursionError:
+        raise InputError(f"{path}: is damaged: nested too deeply") from None
     return trace
 
 
-def _check_body(path: Path, body: list[TraceNode], lines: int) -> None:
+def _check(path: Path, trace: KernelTrace) -> None:
+    """Sizes that must be positive, and parts that must go together."""
+    counts = [trace.waves, trace.waves_per_simd, trace.matrix_clocks, *trace.tile]
+    counts += [o.slab_bytes for o in trace.operands] + [o.piece_bytes for o in trace.operands]
+    if min(counts) < 1 or len(trace.tile) != 3 or len(trace.operands) != 2:
+        raise InputError(f"{path}: needs a tile of three sizes, two operands, and sizes above 0")
+    if sorted(w for role in trace.roles for w in role.waves) != list(range(trace.waves)):
+        raise InputError(f"{path}: the roles do not share out the waves 0 to {trace.waves - 1}")
+    for operand in trace.operands:
+        if operand.axis not in AXES or not 0 <= operand.lead < float("inf"):
+            raise InputError(
+                f"{path}: operand {operand.tensor}: axis must be one of {', '.join(AXES)}, lead "
+                "a number from 0"
+            )
+
+
+def _check_body(path: Path, body: list[TraceNode], trace: KernelTrace) -> None:
     for node in body:
         if isinstance(node, TraceLoop):
-            _check_body(path, node.body, lines)
+            if node.count < 0:
+                raise InputError(f"{path}: a loop runs {node.count} times")
+            _check_body(path, node.body, trace)
         elif node.unit not in UNITS:
             raise InputError(f"{path}: unit '{node.unit}' is unknown; allowed: {', '.join(UNITS)}")
-        elif not 0 <= node.line < lines:
-            raise InputError(f"{path}: line {node.line} is not one of the {lines} in the trace")
+        elif not 0 <= node.line < len(trace.lines):
+            raise InputError(f"{path}: line {node.line} is not one of the trace's lines")
+        elif not -1 <= node.operand < len(trace.operands):
+            raise InputError(f"{path}: operand {node.operand} is not one of the trace's operands")
 
 
 def _record(path: Path, place: str, record: Any, data: Any) -> Any:

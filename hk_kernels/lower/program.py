@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from hk_kernels.tile.dtypes import DType
@@ -23,6 +27,24 @@ class Line:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.number}: {self.text}"
+
+
+MACHINERY = Path(__file__).parents[1]  # frames in its folders are not a definition's
+
+
+def current_line() -> Line:
+    """The line of the kernel definition that is being executed."""
+    frame = sys._getframe(1)
+    while frame.f_back and _is_machinery(frame.f_code.co_filename):
+        frame = frame.f_back
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    return Line(Path(file).name, number, linecache.getline(file, number).strip())
+
+
+@cache
+def _is_machinery(filename: str) -> bool:
+    path = Path(filename)
+    return (MACHINERY in path.parents and path.parent != MACHINERY) or path.name == "contextlib.py"
 
 
 @dataclass(frozen=True)
@@ -111,7 +133,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Registers first .. first + count - 1 (virtual) of a lane; `pinned`: VGPRs or AGPRs."""
+    """Registers first .. first + count - 1 (virtual) of a lane.
+
+    pinned: the register that the first must be, such as v128 or a0; empty: left to the compiler.
+    """
 
     name: str
     first: int
@@ -124,7 +149,7 @@ class RegisterTile:
 class Program:
     """A lowered kernel: what a workgroup of `waves` waves executes.
 
-    grid: output tiles (rows, columns). address_registers: VGPRs that hold lane addresses.
+    grid: output tiles (rows, columns). tile: rows and columns of one, depth of a k-step.
     """
 
     name: str

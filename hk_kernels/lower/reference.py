@@ -85,7 +85,7 @@ class Workgroup:
             if ended:
                 waiting = next(line for line in reached if line is not None)
                 raise KernelError(
-                    f"{waiting}: barrier {self.waves[0].epoch} is never reached by "
+                    f"{waiting}: barrier {max(w.epoch for w in self.waves)} is never reached by "
                     f"wave {ended[0]}, which has ended"
                 )
 
@@ -217,6 +217,8 @@ class _Wave:
             result = (halves[:1] | halves[1:] << 16).astype(np.uint32)
         elif i.mnemonic == "v_exp_f32":
             result = np.exp2(values).view(np.uint32)
+        elif i.mnemonic == "v_rcp_f32":
+            result = (np.float32(1) / values).view(np.uint32)
         elif i.mnemonic.removesuffix("_dpp") in ARITHMETIC:
             function = ARITHMETIC[i.mnemonic.removesuffix("_dpp")]
             if i.mnemonic.endswith("_dpp"):  # the first operand rotates in each row of 16 lanes

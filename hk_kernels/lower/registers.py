@@ -78,14 +78,15 @@ def register_needs(program: Program) -> list[RegisterNeed]:
         addresses = _addresses(body, waves[0])
         need = live + addresses
         rounded = -(-need // granule) * granule
-        agprs = max(0, rounded - ARCHITECTURAL_VGPRS)
+        pinned = [int(t.pinned[1:]) + t.count for t in program.registers if t.pinned[:1] == "a"]
+        agprs = max([0, rounded - ARCHITECTURAL_VGPRS, *pinned])
         needs.append(
             RegisterNeed(
                 waves=waves,
                 live=live,
                 addresses=addresses,
                 budget=budget,
-                vgprs=rounded - agprs,
+                vgprs=max(0, rounded - agprs),
                 agprs=agprs,
                 occupancy=min(target.waves_per_simd, target.registers // max(granule, rounded)),
                 spills=_spills(program, body, alive, need - budget),

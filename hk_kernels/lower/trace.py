@@ -25,7 +25,7 @@ from hk_kernels.tile.layouts import LANES
 OPERANDS = ("A", "B")  # the streamed tensors and the axis of C that chooses their block
 AXES = {"A": "row", "B": "column"}
 SIMDS = 4
-TURNS = 4  # of the loop until the loads under way are those of a steady state
+TURNS = 20  # of the loop until the loads under way are those of a steady state
 
 
 def trace(program: Program) -> KernelTrace:

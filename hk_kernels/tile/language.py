@@ -8,13 +8,10 @@ kept. Every instruction remembers the line of the definition that it came from.
 from __future__ import annotations
 
 import inspect
-import linecache
-import sys
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any, NoReturn
 
 from cdnasim.errors import InputError
@@ -29,12 +26,13 @@ from hk_kernels.lower.program import (
     Program,
     RegisterTile,
     Tensor,
+    current_line,
 )
-from hk_kernels.lower.registers import check_registers
+from hk_kernels.lower.registers import ARCHITECTURAL_VGPRS, check_registers
 from hk_kernels.lower.target import Target, target_named
 from hk_kernels.tile.dtypes import DTYPES, DType, bf16
 from hk_kernels.tile.expr import Expr, Symbol, as_expr
-from hk_kernels.tile.layouts import LANES
+from hk_kernels.tile.layouts import LANES, Mfma
 from hk_kernels.tile.tiles import (
     Fragments,
     GlobalTensor,
@@ -46,7 +44,7 @@ from hk_kernels.tile.tiles import (
     swizzled,
 )
 
-MACHINERY = Path(__file__).parents[1]  # frames below it are not the definition's
+MAX_WAVES = 16  # of a workgroup: 1024 work-items
 DMA_BYTES = 16  # per lane of a load to LDS or registers: the widest
 CHUNK = LANES * DMA_BYTES  # bytes that one such instruction of a wave moves
 # Subtiles by target and element size: rows, columns, swizzle. gfx950: of the published kernels.
@@ -124,11 +122,18 @@ def lower(
     counts = [
         v(**chosen) if callable(v) else v for v in (definition.waves, definition.waves_per_simd)
     ]
+    if not 1 <= counts[0] <= MAX_WAVES:
+        raise InputError(f"{definition.name}: {counts[0]} waves; allowed: 1 to {MAX_WAVES}")
     builder = Builder(definition.name, target_named(arch), *counts)
     definition.function(builder, *(GlobalTensor(t) for t in tensors), **chosen)
     program = builder.program(tensors, chosen)
     if not allow_spills:
         check_registers(program)
+    if builder.refusals:
+        raise InputError(builder.refusals[0])
+    depth = program.tile[2]
+    if k % depth:
+        raise InputError(f"{definition.name}: k={k} is not a multiple of the k-step {depth}")
     return program
 
 
@@ -140,6 +145,7 @@ class Builder:
         self.waves = waves
         self.wave: Expr = Symbol("wave")
         self.lane: Expr = Symbol("lane")
+        self.refusals: list[str] = []  # of `require`, to be raised when the registers fit
         self._name = name
         self._waves_per_simd = waves_per_simd
         self._body: list[Node] = []
@@ -150,9 +156,14 @@ class Builder:
         self._grid = (1, 1)
         self._tile = (1, 1, 1)
 
-    def require(self, condition: bool, message: str) -> None:
-        """Refuse the definition at this line unless `condition` holds."""
-        if not condition:
+    def require(self, condition: bool, message: str, *, after_registers: bool = False) -> None:
+        """Refuse the definition at this line unless `condition` holds.
+
+        after_registers: only if its registers fit; their report says more.
+        """
+        if not condition and after_registers:
+            self.refusals.append(f"{current_line()}: {message}")
+        elif not condition:
             self._fail(message)
 
     # tiles ------------------------------------------------------------------------------------
@@ -182,7 +193,14 @@ class Builder:
                 f"a shared tile of {rows}x{cols} {dtype} does not divide into {sub_rows}x{sub_cols}"
             )
         start = as_expr(self._lds_bytes)
-        chosen = swizzle_named(swizzle) if swizzle else usual
+        try:
+            chosen = swizzle_named(swizzle) if swizzle else usual
+        except InputError as error:
+            self._fail(str(error))
+        if self.target.lds_load_bytes[-1] == DMA_BYTES and any(
+            1 << step.left < DMA_BYTES for step in chosen.steps
+        ):
+            self._fail(f"swizzle {chosen.name} splits the {DMA_BYTES} B that a lane loads to LDS")
         tile = SharedTile(
             dtype, rows, cols, start, chosen, sub_rows, sub_cols, as_expr(0), rows, 0, cols
         )
@@ -206,7 +224,7 @@ class Builder:
         pinned: str = "",
     ) -> Fragments:
         """An operand tile of rows x cols in registers, laid out for the MFMA of that `shape`."""
-        mfma = self.target.mfma(dtype, shape)
+        mfma = self._mfma_for(dtype, shape)
         if rows % mfma.m or cols % mfma.k:
             self._fail(
                 f"a register tile of {rows}x{cols} does not divide into MFMA operands of "
@@ -226,7 +244,7 @@ class Builder:
         pinned: str = "",
     ) -> Fragments:
         """An fp32 accumulator tile of rows x cols for products of `dtype`."""
-        mfma = self.target.mfma(dtype, shape)
+        mfma = self._mfma_for(dtype, shape)
         if rows % mfma.m or cols % mfma.n:
             self._fail(
                 f"an accumulator of {rows}x{cols} does not divide into MFMA results of "
@@ -259,7 +277,7 @@ class Builder:
         """
         if count < 0 or count % unroll:
             self._fail(f"a loop of {count} does not divide by unroll={unroll}")
-        line = self._line()
+        line = current_line()
         variable = f"t{self._loops}"
         self._loops += 1
         node = Loop(variable, count // unroll, line)
@@ -278,7 +296,7 @@ class Builder:
         """`with k.only(k.wave < 4):` what these waves do and the others do not."""
         if condition.symbols() - {"wave"}:
             self._fail("a role may depend on the wave only")
-        node = Only(condition, self._line())
+        node = Only(condition, current_line())
         outer, self._body = self._body, node.body
         yield
         self._body = outer
@@ -289,6 +307,8 @@ class Builder:
         first, *rest = (self._collect(part) for part in (main, *others))
         woven = [node for part in rest for node in part]
         done = 0
+        if not first:
+            self._body += woven
         for i, node in enumerate(first, 1):
             self._body.append(node)
             due = round(i * len(woven) / len(first))
@@ -479,8 +499,11 @@ class Builder:
 
     def exp2(self, to: Fragments, a: Fragments) -> None:
         """to = 2 ** a, element by element."""
-        for target, source in zip(to.registers, a.registers, strict=True):
-            self._emit("v_exp_f32", "valu", dst=(target,), src=(source,))
+        self._each("v_exp_f32", to, a)
+
+    def reciprocal(self, to: Fragments | Rows, a: Fragments | Rows) -> None:
+        """to = 1 / a, element by element or row by row."""
+        self._each("v_rcp_f32", to, a)
 
     def rows(self, like: Fragments) -> Rows:
         """Registers for one fp32 value for each row of an accumulator tile."""
@@ -507,6 +530,12 @@ class Builder:
                 second = b.fragment(i) if isinstance(b, Rows) else b.fragment(i, j)
                 for registers in zip(to.fragment(i, j), a.fragment(i, j), second, strict=True):
                     self._emit(mnemonic, "valu", dst=registers[:1], src=registers[1:])
+
+    def _each(self, mnemonic: str, to: Fragments | Rows, a: Fragments | Rows) -> None:
+        if type(to) is not type(a) or len(to.registers) != len(a.registers):
+            self._fail(f"{mnemonic} of tiles that differ in shape")
+        for target, source in zip(to.registers, a.registers, strict=True):
+            self._emit(mnemonic, "valu", dst=(target,), src=(source,))
 
     def _reduce(self, mnemonic: str, to: Rows, tile: Fragments) -> None:
         """Over a row's fragments, then over the 16 lanes that share its rows, by rotation (DPP)."""
@@ -572,11 +601,34 @@ class Builder:
         place = (source.row + row) * tensor.pitch + source.col * tensor.dtype.bytes + byte
         return GlobalAccess(tensor.name, place, tensor.rows, tensor.pitch)
 
+    def _mfma_for(self, dtype: DType, shape: tuple[int, int] | None) -> Mfma:
+        try:
+            return self.target.mfma(dtype, shape)
+        except InputError as error:
+            self._fail(str(error))
+
     def _allocate(self, name: str, count: int, pinned: str) -> int:
+        if pinned:
+            self._check_pin(count, pinned)
         first = self._next_register
         self._next_register += count
-        self._registers.append(RegisterTile(name, first, count, self._line(), pinned))
+        self._registers.append(RegisterTile(name, first, count, current_line(), pinned))
         return first
+
+    def _check_pin(self, count: int, pinned: str) -> None:
+        """Whether `count` registers from `pinned` on exist and are free."""
+        match = re.fullmatch("([va])([0-9]{1,3})", pinned)
+        if not match or int(match[2]) + count > ARCHITECTURAL_VGPRS:
+            last = ARCHITECTURAL_VGPRS - count
+            self._fail(
+                f"pinned='{pinned}': {count} registers start at v0 to v{last} or a0 to a{last}"
+            )
+        mine = set(range(int(match[2]), int(match[2]) + count))
+        for tile in self._registers:
+            if tile.pinned[:1] == match[1]:
+                first = int(tile.pinned[1:])
+                if mine & set(range(first, first + tile.count)):
+                    self._fail(f"pinned='{pinned}' overlaps the tile at {tile.line}")
 
     def _collect(self, part: Callable[[], None]) -> list[Node]:
         outer, self._body = self._body, []
@@ -585,20 +637,7 @@ class Builder:
         return collected
 
     def _emit(self, mnemonic: str, unit: Any, *, line: Line | None = None, **fields: Any) -> None:
-        self._body.append(Instruction(mnemonic, unit, line or self._line(), **fields))
-
-    def _line(self) -> Line:
-        frame = sys._getframe(1)
-        while frame.f_back and _is_machinery(frame.f_code.co_filename):
-            frame = frame.f_back
-        file, number = frame.f_code.co_filename, frame.f_lineno
-        return Line(Path(file).name, number, linecache.getline(file, number).strip())
+        self._body.append(Instruction(mnemonic, unit, line or current_line(), **fields))
 
     def _fail(self, message: str) -> NoReturn:
-        raise InputError(f"{self._line()}: {message}")
-
-
-@cache
-def _is_machinery(filename: str) -> bool:
-    path = Path(filename)
-    return (MACHINERY in path.parents and path.parent != MACHINERY) or path.name == "contextlib.py"
+        raise InputError(f"{current_line()}: {message}")

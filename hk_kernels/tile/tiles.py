@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cdnasim.errors import InputError
 from cdnasim.isa.swizzle import Swizzle
-from hk_kernels.lower.program import Tensor
+from hk_kernels.lower.program import Tensor, current_line
 from hk_kernels.tile.dtypes import DType
-from hk_kernels.tile.expr import Expr, Index, as_expr
+from hk_kernels.tile.expr import Constant, Expr, Index, as_expr
 from hk_kernels.tile.layouts import Mfma
 
 
@@ -98,15 +99,22 @@ class SharedTile:
 
     def band(self, index: Index, rows: int) -> SharedTile:
         """Rows index·rows .. of the tile."""
+        constant = as_expr(index)
+        past = isinstance(constant, Constant) and (constant.value + 1) * rows > self.rows
+        _require(not past and rows % self.sub_rows == 0, f"band {index} of {rows} rows", self)
+        _require(self.view_rows == self.rows, "a band of a band", self)
         return replace(self, first_row=as_expr(index) * rows, view_rows=rows)
 
     def part(self, first: int, rows: int) -> SharedTile:
         """Rows first .. first + rows - 1 as a tile of its own (multiples of the subtile's rows)."""
+        whole = first % self.sub_rows == rows % self.sub_rows == 0
+        _require(whole and first + rows <= self.rows, f"rows {first} to {first + rows - 1}", self)
         skipped = first // self.sub_rows * self.subs_per_row * self.sub_bytes
         return replace(self, rows=rows, view_rows=rows, base=self.base + skipped)
 
     def columns(self, first: int, cols: int) -> SharedTile:
         """Columns first .. first + cols - 1 of the view."""
+        _require(first + cols <= self.view_cols, f"columns {first} to {first + cols - 1}", self)
         return replace(self, first_col=self.first_col + first, view_cols=cols)
 
     def address(self, row: Expr, row_in_sub: Expr, byte: Expr) -> Expr:
@@ -114,6 +122,14 @@ class SharedTile:
         sub = (row // self.sub_rows) * self.subs_per_row + byte // self.row_bytes
         offset = swizzled(row_in_sub * self.row_bytes + byte % self.row_bytes, self.swizzle)
         return self.base + sub * self.sub_bytes + offset
+
+
+def _require(condition: bool, what: str, tile: SharedTile) -> None:
+    if not condition:
+        raise InputError(
+            f"{current_line()}: a shared tile of {tile.rows}x{tile.cols} has no {what} (subtiles "
+            f"of {tile.sub_rows} rows)"
+        )
 
 
 @dataclass(frozen=True)
@@ -125,6 +141,9 @@ class SharedArray:
 
     def __getitem__(self, index: Index) -> Any:
         inner = self.shape[1:]
+        number = as_expr(index)
+        if isinstance(number, Constant) and not 0 <= number.value < self.shape[0]:
+            raise InputError(f"{current_line()}: buffer {number.value} of {self.shape[0]}")
         step = self.tile.bytes
         for size in inner:
             step *= size
@@ -187,6 +206,11 @@ class Rows:
 
     first: int
     tile: Fragments
+
+    @property
+    def registers(self) -> range:
+        """All its registers."""
+        return range(self.first, self.first + self.tile.shape[0] * self.tile.size)
 
     def fragment(self, i: int) -> tuple[int, ...]:
         """Registers of the rows of fragments (i, …)."""
