@@ -313,6 +313,23 @@ def kernel_show(
     show_kernel(choose(schedule, params or [], target), as_json=as_json)
 
 
+@app.command()
+def listing(
+    schedule: Annotated[str, typer.Argument(help="A schedule; `kernel list` names them.")],
+    params: Params = None,
+    target: Annotated[str, typer.Option(help="gfx950 or gfx942")] = "gfx950",
+    wave: Annotated[int, typer.Option(help="A wave of the role to list.", min=0)] = 0,
+    steps: Annotated[int, typer.Option(help="K-steps to simulate.", min=4, max=256)] = 12,
+) -> None:
+    """Replay a kernel on one compute unit: its hot loop with clocks and stalls.
+
+    Takes tile= and dtype=. Loads come at once: what is left is the schedule's own.
+    """
+    from cdnasim.kernel_commands import choose, print_hot_loop
+
+    print_hot_loop(choose(schedule, params or [], target), wave, steps)
+
+
 @kernel_app.command("listing")
 def kernel_listing(
     schedule: Schedule,

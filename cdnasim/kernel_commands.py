@@ -33,7 +33,7 @@ from cdnasim.trace.model import (
     load_trace,
     save_trace,
 )
-from hk_kernels.catalog import GEMM_SCHEDULES, gemm_program, parse_schedule
+from hk_kernels.catalog import GEMM_SCHEDULES, gemm_program, gemm_trace, parse_schedule
 from hk_kernels.lower.figures import (
     LdsTile,
     layout_figure,
@@ -157,6 +157,29 @@ def print_listing(choice: Choice, wave: int) -> None:
     print(f"{choice}: k-loop of waves {waves[0]}-{waves[-1]}")
     for line in _listing([steady_loop(program.of_wave(wave))]):
         print(line)
+
+
+def print_hot_loop(choice: Choice, wave: int, steps: int) -> None:
+    """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once."""
+    from cdnasim.cu.listing import list_loop, stall_shares
+    from cdnasim.cu.profile import run_steps
+
+    trace = gemm_trace(choice.schedule, choice.target, choice.dtype, choice.tile)
+    if wave >= trace.waves:
+        raise InputError(f"--wave {wave}: allowed: 0 to {trace.waves - 1}")
+    result = run_steps(trace, steps)
+    rows = []
+    for listed in list_loop(trace, result, wave):
+        causes = ", ".join(f"{cause} {clk:.0f}" for cause, clk in listed.stalls.items() if clk >= 1)
+        rows.append([listed.mnemonic, f"{listed.clocks:.1f}", causes, listed.line[:60]])
+    print_table(f"{choice}: k-loop of wave {wave}", ("instruction", "clk", "stalls", "line"), rows)
+    k_step = result.iteration_clk()
+    shares = sorted(stall_shares(result).items(), key=lambda item: -item[1])
+    print(
+        f"\nA k-step takes {k_step:.0f} clk, of which the matrix pipe is busy "
+        f"{100 * trace.matrix_clocks / k_step:.1f} %."
+    )
+    print("All waves' time: " + ", ".join(f"{n} {100 * s:.1f} %" for n, s in shares if s >= 0.005))
 
 
 def check_kernel(choice: Choice, grid: str, seed: int) -> int:

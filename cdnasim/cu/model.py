@@ -16,7 +16,13 @@ import simpy
 
 from cdnasim.cu.timing import CuTiming, cu_timing
 from cdnasim.errors import InputError
-from cdnasim.trace.model import KernelTrace, TraceInstruction, TraceLoop, TraceNode
+from cdnasim.trace.model import (
+    KernelTrace,
+    TraceInstruction,
+    TraceLoop,
+    TraceNode,
+    flat_length,
+)
 
 SIMDS = 4
 SETTLED = 3  # k-steps after which a loop is steady enough to read its slack
@@ -160,7 +166,7 @@ class ComputeUnit:
         self.waves: list[_Wave] = []
         offset = 0
         for role in trace.roles:
-            size = _length(role.body)
+            size = flat_length(role.body)
             for number in role.waves:
                 wave = _Wave(number, iter(()))
                 wave.stream = self._stream(wave, role.body, offset)
@@ -189,7 +195,7 @@ class ComputeUnit:
         """The wave's instructions, loops unrolled, each with its number in the flattened body."""
         for node in body:
             if isinstance(node, TraceLoop):
-                length = _length(node.body)
+                length = flat_length(node.body)
                 for _ in range(self.steps if node.is_k_loop else node.count):
                     if node.is_k_loop:
                         wave.iterations.append(NEVER)  # set when its first instruction issues
@@ -385,10 +391,6 @@ class ComputeUnit:
 
 
 MFMA_RESULT_SLOTS = 8  # wait states before a VALU reads an MFMA result
-
-
-def _length(body: list[TraceNode]) -> int:
-    return sum(_length(n.body) if isinstance(n, TraceLoop) else 1 for n in body)
 
 
 def _next_turn(now: float, wanted: float, slot: float) -> float:

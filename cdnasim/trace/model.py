@@ -69,6 +69,11 @@ class TraceRole:
     body: list[TraceNode]
 
 
+def flat_length(body: list[TraceNode]) -> int:
+    """Instructions of a stream, loops counted once: how the compute unit numbers them."""
+    return sum(flat_length(n.body) if isinstance(n, TraceLoop) else 1 for n in body)
+
+
 @dataclass(frozen=True)
 class TraceOperand:
     """A streamed operand: what a k-step loads of it.
