@@ -150,7 +150,6 @@ def test_benchmark_names_what_it_needs(described: LdsInstruction) -> None:
 def test_device_part_compiles_to_the_one_instruction(
     described: LdsInstruction, tmp_path: Path
 ) -> None:
-    pytest.importorskip("ziglang")
     source = tmp_path / "probe.hip"
     source.write_text(hip_microbenchmark(described.name, described.arch))
     flags = ["-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-O3", "-S", "-o", "-"]
