@@ -320,6 +320,9 @@ def listing(
     target: Annotated[str, typer.Option(help="gfx950 or gfx942")] = "gfx950",
     wave: Annotated[int, typer.Option(help="A wave of the role to list.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="K-steps to simulate.", min=4, max=256)] = 12,
+    timeline: Annotated[
+        Path | None, typer.Option(help="Write all waves as a Chrome trace, for Perfetto.")
+    ] = None,
 ) -> None:
     """Replay a kernel on one compute unit: its hot loop with clocks and stalls.
 
@@ -327,7 +330,7 @@ def listing(
     """
     from cdnasim.kernel_commands import choose, print_hot_loop
 
-    print_hot_loop(choose(schedule, params or [], target), wave, steps)
+    print_hot_loop(choose(schedule, params or [], target), wave, steps, timeline)
 
 
 @kernel_app.command("listing")

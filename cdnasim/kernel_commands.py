@@ -159,15 +159,19 @@ def print_listing(choice: Choice, wave: int) -> None:
         print(line)
 
 
-def print_hot_loop(choice: Choice, wave: int, steps: int) -> None:
-    """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once."""
+def print_hot_loop(choice: Choice, wave: int, steps: int, timeline: Path | None) -> None:
+    """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once.
+
+    timeline: file for the Chrome trace of all waves.
+    """
     from cdnasim.cu.listing import list_loop, stall_shares
     from cdnasim.cu.profile import run_steps
+    from cdnasim.cu.timeline import chrome_trace
 
     trace = gemm_trace(choice.schedule, choice.target, choice.dtype, choice.tile)
     if wave >= trace.waves:
         raise InputError(f"--wave {wave}: allowed: 0 to {trace.waves - 1}")
-    result = run_steps(trace, steps)
+    result = run_steps(trace, steps, keep_spans=timeline is not None)
     rows = []
     for listed in list_loop(trace, result, wave):
         causes = ", ".join(f"{cause} {clk:.0f}" for cause, clk in listed.stalls.items() if clk >= 1)
@@ -180,6 +184,9 @@ def print_hot_loop(choice: Choice, wave: int, steps: int) -> None:
         f"{100 * trace.matrix_clocks / k_step:.1f} %."
     )
     print("All waves' time: " + ", ".join(f"{n} {100 * s:.1f} %" for n, s in shares if s >= 0.005))
+    if timeline:
+        write_text(timeline, json.dumps(chrome_trace(trace, result)))
+        print(f"Timeline: {timeline}, 1 ns of it is 1 clk")
 
 
 def check_kernel(choice: Choice, grid: str, seed: int) -> int:

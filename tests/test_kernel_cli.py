@@ -113,6 +113,16 @@ def test_show_prints_the_same_in_tables(schedule: str, cdnasim: Command) -> None
         ]
 
 
+def test_hot_loop_shares_add_up_and_the_timeline_is_written(
+    tmp_path: Path, cdnasim: Command
+) -> None:
+    timeline = tmp_path / "new" / "timeline.json"
+    printed = cdnasim("listing", "specialized", "--wave", "5", "--timeline", str(timeline))
+    (shares,) = re.findall(r"^All waves' time: (.+)$", printed, flags=re.MULTILINE)
+    assert 97 < sum(float(share) for share in re.findall(r"([\d.]+) %", shares)) <= 100.5
+    assert {e["ph"] for e in json.loads(timeline.read_text())["traceEvents"]} == {"M", "X"}
+
+
 @pytest.mark.parametrize(("schedule", "wave", "role"), [("pingpong8", 0, 0), ("specialized", 5, 1)])
 def test_listing_has_one_line_an_instruction(
     schedule: str, wave: int, role: int, cdnasim: Command
@@ -330,6 +340,11 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "registers": (("kernel", "show", "pingpong8", "tile=384x256x64"), ("would spill",)),
     "wave": (("kernel", "listing", "pingpong8", "--wave", "8"), ("--wave 8", "0 to 7")),
+    "wave of the hot loop": (("listing", "interleave4", "--wave", "4"), ("--wave 4", "0 to 3")),
+    "timeline into a file": (
+        ("listing", "pingpong8", "--timeline", "file/t.json"),
+        ("file/t.json", "cannot be written"),
+    ),
     "grid": (("kernel", "check", "pingpong8", "--grid", "2"), ("--grid=2", "<rows>x<columns>")),
     "large grid": (("kernel", "check", "pingpong8", "--grid", "9x9"), ("at most 64",)),
     "trace into a file": (

@@ -41,7 +41,7 @@ def stall_shares(result: CuResult) -> dict[str, float]:
     shares = {"issuing": sum(w.busy for w in result.waves) / life}
     for wave in result.waves:
         for cause, clk in wave.stalls.items():
-            shares[cause or "start"] = shares.get(cause or "start", 0.0) + clk / life
+            shares[cause] = shares.get(cause, 0.0) + clk / life
     return shares
 
 

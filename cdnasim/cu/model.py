@@ -16,6 +16,7 @@ import simpy
 
 from cdnasim.cu.timing import CuTiming, cu_timing
 from cdnasim.errors import InputError
+from cdnasim.isa.mfma import mfma_wait_states
 from cdnasim.trace.model import (
     KernelTrace,
     TraceInstruction,
@@ -62,14 +63,17 @@ class WaveRecord:
 
 
 @dataclass(frozen=True)
-class Event:
-    """One issued instruction: when it first could have issued, when it did, what held it."""
+class Span:
+    """A stretch of a wave's life (clk): held by `cause` before instruction `key`, or issuing it.
+
+    The spans of a wave follow one another without a gap from its start to its end.
+    """
 
     wave: int
     key: int
-    ready: float
-    issued: float
-    cause: str
+    start: float
+    end: float
+    cause: str  # "" while issuing
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class CuResult:
     instructions: dict[int, InstructionClocks]
     slack: dict[int, float]
     matrix_busy: float
-    events: list[Event]
+    spans: list[Span]
 
     @property
     def end(self) -> float:
@@ -112,7 +116,7 @@ class _Wave:
         self.priority = 0
         self.ready = 0.0  # earliest issue of the current instruction
         self.mark = 0.0  # up to here the time is booked
-        self.cause = ""
+        self.cause = "start"
         self.busy = 0.0
         self.stalls: dict[str, float] = {}
         self.vm: deque[tuple[float, float, int]] = deque()  # data there, issued, operand
@@ -129,20 +133,12 @@ class _Wave:
         """Take the next instruction; markers of the k-loop are handled by the stream."""
         self.key, self.current = next(self.stream, (0, None))
 
-    def book(self, now: float) -> float:
-        """Book the time since the last mark on the present cause; returns it."""
-        spent = now - self.mark
-        if spent > 0:
-            self.stalls[self.cause] = self.stalls.get(self.cause, 0.0) + spent
-        self.mark = now
-        return spent
-
 
 class ComputeUnit:
     """One workgroup on one CU. steps: how often the k-loop runs. latency: of global loads."""
 
     def __init__(
-        self, trace: KernelTrace, steps: int, latency: Latency, *, keep_events: bool = False
+        self, trace: KernelTrace, steps: int, latency: Latency, *, keep_spans: bool = False
     ) -> None:
         self.trace = trace
         self.timing: CuTiming = cu_timing(trace.arch)[0]
@@ -161,8 +157,8 @@ class ComputeUnit:
         self.matrix_busy = 0.0
         self.instructions: dict[int, InstructionClocks] = {}
         self.slack: dict[int, float] = {}
-        self.events: list[Event] = []
-        self.keep_events = keep_events
+        self.spans: list[Span] = []
+        self.keep_spans = keep_spans
         self.waves: list[_Wave] = []
         offset = 0
         for role in trace.roles:
@@ -186,7 +182,7 @@ class ComputeUnit:
             instructions=self.instructions,
             slack=self.slack,
             matrix_busy=self.matrix_busy,
-            events=self.events,
+            spans=self.spans,
         )
 
     def _stream(
@@ -243,7 +239,7 @@ class ComputeUnit:
             category = CATEGORY[i.unit]
             cause, until = self._blocked(wave, i, now, category in taken)
             if cause:
-                wave.book(now)
+                self._book_stall(wave, now)
                 wave.cause = cause
                 wave.ready = max(until, now + self.timing.issue_clk)
                 continue
@@ -303,16 +299,29 @@ class ComputeUnit:
             self.slack[operand] = min(self.slack.get(operand, NEVER), slack + waited)
         wave.slack.clear()
 
+    def _book_stall(self, wave: _Wave, now: float) -> None:
+        """Book the time since the wave's mark on its present cause and instruction."""
+        spent = now - wave.mark
+        if spent <= 0:
+            return
+        for stalls in (wave.stalls, self._clocks_of(wave).stalls):
+            stalls[wave.cause] = stalls.get(wave.cause, 0.0) + spent
+        if self.keep_spans:
+            self.spans.append(Span(wave.number, wave.key, wave.mark, now, wave.cause))
+        wave.mark = now
+
+    def _clocks_of(self, wave: _Wave) -> InstructionClocks:
+        return self.instructions.setdefault(wave.key, InstructionClocks())
+
     def _execute(self, wave: _Wave, i: TraceInstruction, now: float) -> bool:
         timing = self.timing
-        spent = wave.book(now)
-        clocks = self.instructions.setdefault(wave.key, InstructionClocks())
+        self._book_stall(wave, now)
+        clocks = self._clocks_of(wave)
         clocks.hits += 1
         clocks.issue += timing.issue_clk
-        if spent > 0:
-            clocks.stalls[wave.cause] = clocks.stalls.get(wave.cause, 0.0) + spent
-        if self.keep_events:
-            self.events.append(Event(wave.number, wave.key, now - spent, now, wave.cause))
+        if self.keep_spans:
+            issued = now + timing.issue_clk
+            self.spans.append(Span(wave.number, wave.key, now, issued, ""))
         if wave.iterations and wave.iterations[-1] == NEVER:
             wave.iterations[-1] = now
         wave.busy += timing.issue_clk
@@ -322,7 +331,8 @@ class ComputeUnit:
         if i.unit == "mfma":
             self.pipe_free[wave.simd] = now + i.clocks
             self.matrix_busy += i.clocks
-            result = now + i.clocks + timing.issue_clk * MFMA_RESULT_SLOTS
+            slots = 1 + mfma_wait_states(self.trace.arch, i.mnemonic, i.clocks)
+            result = now + timing.issue_clk * slots
             for register in i.dst:
                 wave.registers[register] = result
         elif i.unit == "valu":
@@ -388,9 +398,6 @@ class ComputeUnit:
         self.arrived.clear()
         self.vmem_idle = True
         return True
-
-
-MFMA_RESULT_SLOTS = 8  # wait states before a VALU reads an MFMA result
 
 
 def _next_turn(now: float, wanted: float, slot: float) -> float:

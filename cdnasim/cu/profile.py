@@ -40,10 +40,10 @@ def steady_loop(trace: KernelTrace) -> SteadyLoop:
     raise InputError(f"{trace.kernel}: the k-step does not settle within {MAX_STEPS} iterations")
 
 
-def run_steps(trace: KernelTrace, steps: int, *, keep_events: bool = False) -> CuResult:
+def run_steps(trace: KernelTrace, steps: int, *, keep_spans: bool = False) -> CuResult:
     """One workgroup with `steps` k-steps in the loop, its loads at once."""
 
     def at_once(_: TraceInstruction) -> float:
         return 0.0
 
-    return ComputeUnit(trace, steps, at_once, keep_events=keep_events).run()
+    return ComputeUnit(trace, steps, at_once, keep_spans=keep_spans).run()

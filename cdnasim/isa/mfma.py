@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
+from cdnasim.errors import InputError
+
 CLOCKS_PER_PASS = 4  # CDNA 3 and 4 instruction set guides: a pass is four clocks
 
 
@@ -66,3 +68,17 @@ def find_mfma(arch: str, m: int, n: int, k: int, dtype: str) -> MfmaFacts | None
         if is_plain and shape == (arch, m, n, k, 1) and facts.a_dtype == facts.b_dtype == dtype:
             return facts
     return None
+
+
+@cache
+def mfma_wait_states(arch: str, mnemonic: str, clocks: int) -> int:
+    """Issue slots between this matrix instruction and a VALU that reads its result.
+
+    clocks tell the operand types of one mnemonic apart. Raises InputError for an unknown one.
+    """
+    for facts in mfma_facts():
+        if (facts.arch, facts.mnemonic, facts.clocks) == (arch, mnemonic, clocks):
+            if facts.ws_valu is None:
+                break
+            return facts.ws_valu
+    raise InputError(f"{mnemonic} of {clocks} clk on {arch}: its wait states are not known")

@@ -116,6 +116,18 @@ class KernelTrace:
     lines: list[str]
 
 
+def flat_instructions(trace: KernelTrace) -> list[TraceInstruction]:
+    """The instructions of all roles in the compute unit's numbering, loops counted once."""
+
+    def flat(body: list[TraceNode]) -> list[TraceInstruction]:
+        nodes: list[TraceInstruction] = []
+        for node in body:
+            nodes += flat(node.body) if isinstance(node, TraceLoop) else [node]
+        return nodes
+
+    return [i for role in trace.roles for i in flat(role.body)]
+
+
 def save_trace(trace: KernelTrace, path: Path) -> None:
     """Write `trace` as compressed JSON; raises InputError if `path` cannot be written."""
     text = json.dumps(dataclasses.asdict(trace), separators=(",", ":"))

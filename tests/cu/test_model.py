@@ -10,7 +10,13 @@ import pytest
 
 from cdnasim.cu.model import ComputeUnit, CuResult
 from cdnasim.cu.profile import run_steps, steady_loop
-from cdnasim.trace.model import KernelTrace, TraceInstruction, TraceLoop, TraceNode
+from cdnasim.trace.model import (
+    KernelTrace,
+    TraceInstruction,
+    TraceLoop,
+    TraceNode,
+    flat_instructions,
+)
 from hk_kernels.catalog import gemm_trace
 
 KERNELS = {
@@ -58,9 +64,43 @@ def test_every_wave_accounts_for_its_whole_life(name: str) -> None:
 @pytest.mark.parametrize("name", KERNELS)
 def test_instructions_account_for_all_issue_and_stall_time(name: str) -> None:
     result = run_steps(kernel(name), 6)
-    issued = sum(i.issue for i in result.instructions.values())
+    costs = result.instructions.values()
+    issued = sum(i.issue for i in costs)
     assert issued == pytest.approx(sum(w.busy for w in result.waves))
-    assert sum(i.hits for i in result.instructions.values()) * 4 == issued
+    assert sum(i.hits for i in costs) * 4 == issued
+    for cause in {cause for wave in result.waves for cause in wave.stalls}:
+        by_instruction = sum(i.stalls.get(cause, 0.0) for i in costs)
+        assert by_instruction == pytest.approx(
+            sum(w.stalls.get(cause, 0.0) for w in result.waves)
+        ), cause
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_spans_of_a_wave_tile_its_life(name: str) -> None:
+    result = run_steps(kernel(name), 4, keep_spans=True)
+    for wave in result.waves:
+        spans = [s for s in result.spans if s.wave == wave.wave]
+        assert spans[0].start == wave.start
+        assert spans[-1].end == wave.end
+        assert all(earlier.end == later.start for earlier, later in pairwise(spans))
+        assert sum(s.end - s.start for s in spans if not s.cause) == wave.busy
+
+
+@pytest.mark.parametrize(
+    ("name", "clk"),
+    [("pingpong8", 36), ("pingpong8 gfx942", 32)],
+)
+def test_a_result_is_read_after_the_published_wait_states(name: str, clk: int) -> None:
+    """gfx950 16x16x32 bf16: 8 wait states, 36 clk. gfx942 16x16x16: 7, 32 clk."""
+    trace = kernel(name)
+    flat = flat_instructions(trace)
+    matrix = next(i for i in flat if i.unit == "mfma")
+    reader = TraceInstruction("v_mov_b32", "valu", matrix.line, [], matrix.dst[:1])
+    role = dataclasses.replace(trace.roles[0], waves=[0], body=[matrix, reader])
+    alone = dataclasses.replace(trace, roles=[role], waves=1)
+    result = ComputeUnit(alone, 1, lambda _: 0.0, keep_spans=True).run()
+    first, second = (s.start for s in result.spans if not s.cause)
+    assert second - first == clk
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -89,7 +129,7 @@ def test_ping_pong_of_gfx942_is_within_3_percent_of_the_traced_one() -> None:
 def test_ping_pong_hands_the_matrix_pipe_over_in_the_traced_time() -> None:
     """MI325X: 8-14 clk without matrix work between the clusters of a SIMD's two waves."""
     trace = kernel("pingpong8 gfx942")
-    result = run_steps(trace, 8, keep_events=True)
+    result = run_steps(trace, 8, keep_spans=True)
     clocks = {}
     offset = 0
     for role in trace.roles:
@@ -97,10 +137,14 @@ def test_ping_pong_hands_the_matrix_pipe_over_in_the_traced_time() -> None:
             clocks[offset] = node.clocks if node.unit == "mfma" else 0
             offset += 1
     first = result.iteration_starts[0][4]
-    issues = [e for e in result.events if e.wave % 4 == 0 and clocks[e.key] and e.issued > first]
-    issues.sort(key=lambda e: e.issued)
+    issues = [
+        s
+        for s in result.spans
+        if s.wave % 4 == 0 and not s.cause and clocks[s.key] and s.start > first
+    ]
+    issues.sort(key=lambda s: s.start)
     gaps = [
-        later.issued - earlier.issued - clocks[earlier.key]
+        later.start - earlier.start - clocks[earlier.key]
         for earlier, later in pairwise(issues)
         if earlier.wave != later.wave
     ]
@@ -114,7 +158,9 @@ def test_lds_reads_of_gfx942_reach_128_bytes_a_clock() -> None:
     trace = only_reads(kernel("pingpong8 gfx942"))
     result = ComputeUnit(trace, 40, lambda _: 0.0).run()
     reads = sum(
-        i.hits for key, i in result.instructions.items() if _flat_all(trace)[key].unit == "lds"
+        i.hits
+        for key, i in result.instructions.items()
+        if flat_instructions(trace)[key].unit == "lds"
     )
     spent = result.end
     assert reads * 512 / spent == pytest.approx(128, rel=0.1)
@@ -139,10 +185,6 @@ def _flat(body: list[TraceNode]) -> list[TraceInstruction]:
     return nodes
 
 
-def _flat_all(trace: KernelTrace) -> list[TraceInstruction]:
-    return [node for role in trace.roles for node in _flat(role.body)]
-
-
 def test_bank_conflicts_cost_time() -> None:
     def conflicting(i: TraceInstruction) -> list[TraceInstruction]:
         is_read = i.unit == "lds" and i.dst
@@ -157,7 +199,7 @@ def test_without_the_stagger_the_waves_of_a_simd_no_longer_take_turns() -> None:
     trace = kernel("pingpong8")
     extra = {
         node.line
-        for node in _flat_all(trace)
+        for node in flat_instructions(trace)
         if node.unit == "barrier" and trace.lines[node.line].endswith("one barrier behind")
     }
     roles = []
