@@ -305,13 +305,14 @@ def print_calibration(calibration: Calibration) -> None:
     )
 
 
+USUAL = ("bf16", "pingpong8", "pipelined:s=4", "warm")  # not worth their room in a table
+
+
 def _short(params: str) -> str:
-    """Params without what the sizes and the order do not need."""
+    """Params without names, and without the usual dtype, schedule and caches."""
     pairs = dict(pair.split("=", 1) for pair in params.split(";"))
     shape = "x".join(pairs.pop(key, "?") for key in ("m", "n", "k"))
-    for key in ("dtype", "schedule", "caches"):
-        pairs.pop(key, None)
-    return " ".join([shape, *pairs.values()])
+    return " ".join([shape, *(value for value in pairs.values() if value not in USUAL)])
 
 
 def write_validation(report: Validation, out: Path) -> Path:

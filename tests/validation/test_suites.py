@@ -29,6 +29,7 @@ def test_every_row_of_the_sources_is_there() -> None:
         "xcd_grid_order": dict.fromkeys(("tflops", "l2_hit", "llc_hit"), 4),
         "window_sweep": dict.fromkeys(("tflops", "time_us"), 5),
         "hk_bf16_gemm": dict.fromkeys(("tflops", "time_us"), 10),
+        "hk_schedules": {"tflops": 13, "time_us": 9},
     }
 
 
