@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
 from cdnasim.errors import InputError
-from cdnasim.machine.loader import check_keys, provenance_entry, read_toml
+from cdnasim.machine.loader import read_record, read_toml
 from cdnasim.machine.model import Provenance, param
 
 
@@ -32,15 +31,8 @@ class CuTiming:
 @cache
 def cu_timing(arch: str) -> tuple[CuTiming, tuple[Provenance, ...]]:
     """The timing of `arch` and where its numbers come from; InputError for an unknown one."""
-    fields = dataclasses.fields(CuTiming)
     with resources.as_file(resources.files("cdnasim.cu") / "timing.toml") as path:
         tables = read_toml(path)
         if arch not in tables:
             raise InputError(f"no compute-unit timing for {arch}; allowed: {', '.join(tables)}")
-        check_keys(f"{path}: [{arch}]", tables[arch], tuple(f.name for f in fields))
-        entries = tuple(
-            provenance_entry(path, f"{arch}.{f.name}", tables[arch][f.name], f.metadata["unit"])
-            for f in fields
-        )
-    values = {f.name: float(e.value) for f, e in zip(fields, entries, strict=True)}
-    return CuTiming(**values), entries
+        return read_record(path, arch, tables[arch], CuTiming)

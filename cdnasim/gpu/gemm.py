@@ -5,18 +5,17 @@ Geometry and leads of a kernel with a trace come from the trace; the generic pip
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, get_type_hints
+from typing import Any
 
 from cdnasim.cu.profile import SteadyLoop
 from cdnasim.errors import InputError
 from cdnasim.gpu.orders import GridOrder
 from cdnasim.gpu.profile import Launch, OperandStream, WorkgroupProfile
-from cdnasim.machine.loader import check_keys, provenance_entry, read_toml
+from cdnasim.machine.loader import read_record, read_toml
 from cdnasim.machine.model import ELEMENT_BYTES, Machine, Provenance, param
 from cdnasim.trace.model import KernelTrace
 
@@ -79,15 +78,7 @@ def schedule_clocks() -> ScheduleClocks:
         tables = read_toml(path)
         parts: dict[str, Any] = {}
         for name, record in (("traced", TracedClocks), ("pipelined", PipelinedClocks)):
-            fields = dataclasses.fields(record)
-            check_keys(f"{path}: [{name}]", tables[name], tuple(f.name for f in fields))
-            types = get_type_hints(record)
-            entries = [
-                provenance_entry(path, f"{name}.{f.name}", tables[name][f.name], f.metadata["unit"])
-                for f in fields
-            ]
-            values = {f.name: types[f.name](e.value) for f, e in zip(fields, entries, strict=True)}
-            parts[name] = record(**values)
+            parts[name], entries = read_record(path, name, tables[name], record)
             provenance += entries
     return ScheduleClocks(**parts, provenance=tuple(provenance))
 

@@ -81,7 +81,8 @@ def machine_from_toml(path: Path) -> Machine:
     provenance: list[Provenance] = []
     parts = {}
     for section in sections:
-        parts[section] = _section(path, section, table[section], hints[section], provenance)
+        parts[section], entries = read_record(path, section, table[section], hints[section])
+        provenance += entries
     machine = Machine(**{k: table[k] for k in HEADER}, **parts, provenance=tuple(provenance))
     if machine.cus > MAX_CUS:
         raise InputError(f"{path}: compute: {machine.cus} CUs; allowed: at most {MAX_CUS}")
@@ -93,13 +94,18 @@ def machine_from_toml(path: Path) -> Machine:
     return machine
 
 
-def _section(
-    path: Path, section: str, table: Any, record: type, provenance: list[Provenance]
-) -> Any:
+def read_record(
+    path: Path, section: str, table: Any, record: type
+) -> tuple[Any, tuple[Provenance, ...]]:
+    """The dataclass `record` of `param` fields from one table of a description, and its sources.
+
+    Raises InputError naming file, key and what is allowed.
+    """
     fields = dataclasses.fields(record)
     check_keys(f"{path}: [{section}]", table, tuple(f.name for f in fields))
     types = get_type_hints(record)
-    values = {}
+    values: dict[str, Any] = {}
+    provenance = []
     for f in fields:
         entry = provenance_entry(
             path,
@@ -112,7 +118,7 @@ def _section(
             raise InputError(f"{path}: {entry.key}: value {entry.value} must be a whole number")
         values[f.name] = types[f.name](entry.value)
         provenance.append(entry)
-    return record(**values)
+    return record(**values), tuple(provenance)
 
 
 def provenance_entry(
