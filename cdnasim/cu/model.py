@@ -18,6 +18,7 @@ from cdnasim.cu.timing import CuTiming, cu_timing
 from cdnasim.errors import InputError
 from cdnasim.isa.mfma import mfma_wait_states
 from cdnasim.trace.model import (
+    SIMDS,
     KernelTrace,
     TraceInstruction,
     TraceLoop,
@@ -25,7 +26,6 @@ from cdnasim.trace.model import (
     flat_length,
 )
 
-SIMDS = 4
 SETTLED = 3  # k-steps after which a loop is steady enough to read its slack
 NEVER = float("inf")
 CATEGORY = {

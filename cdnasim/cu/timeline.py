@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdnasim.cu.model import SIMDS, CuResult
-from cdnasim.trace.model import KernelTrace, flat_instructions
+from cdnasim.cu.model import CuResult
+from cdnasim.trace.model import SIMDS, KernelTrace, flat_instructions
 
 CLK_PER_MICROSECOND = 1000  # a clk is drawn as a nanosecond: the viewer counts in microseconds
 

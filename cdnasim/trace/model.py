@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 
 from cdnasim.errors import InputError
 
+SIMDS = 4  # of a CU; wave w of a workgroup runs on SIMD w mod 4
 VERSION = 1
 AXES = ("row", "column")
 UNITS = ("mfma", "valu", "salu", "lds", "vmem", "barrier", "wait", "none")

@@ -9,21 +9,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import BANK_BYTES, LdsAccess, conflict
+from cdnasim.isa.lds import BANK_BYTES, LANES, LdsAccess, conflict
 from cdnasim.isa.swizzle import Swizzle
 from cdnasim.plots.style import NEUTRAL, PALETTE
+from cdnasim.trace.model import SIMDS
 from hk_kernels.lower.program import Instruction, Loop, Program, RegisterTile, walk
 from hk_kernels.lower.registers import (
-    ARCHITECTURAL_VGPRS,
     RegisterNeed,
     most_live,
     register_needs,
     steady_loop,
 )
 from hk_kernels.lower.target import target_named
-from hk_kernels.lower.trace import SIMDS
 from hk_kernels.tile.language import SUBTILES
-from hk_kernels.tile.layouts import LANES, Mfma, accumulator_elements, operand_elements
+from hk_kernels.tile.layouts import Mfma, accumulator_elements, operand_elements
 
 WIDTH = 896  # px of every grid: 64 banks or register columns of 14, 32 words of 28
 MARGIN = 44  # px left of it, for row numbers
@@ -280,8 +279,8 @@ def registers_figure(program: Program) -> str:
         canvas.text(x + 2, canvas.y + 12, f"wave {wave}", weight="bold")
         canvas.text(x + 2, canvas.y + 28, f"{need.need} needed, {need.budget} available", 11)
         _share(canvas, x, top, columns, granule, parts[need.waves])
-        if need.budget > ARCHITECTURAL_VGPRS:
-            edge = x + ARCHITECTURAL_VGPRS // granule * CELL
+        if need.budget > target.architectural_vgprs:
+            edge = x + target.architectural_vgprs // granule * CELL
             canvas.line(edge, top - 12, edge, top + granule * CELL + 6)
             canvas.text(edge + 4, top - 3, "AGPRs →", 9, colour="#666")
             canvas.text(edge - 4, top - 3, "← VGPRs", 9, "end", colour="#666")

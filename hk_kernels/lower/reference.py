@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdnasim.isa.lds import LANES
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program
 from hk_kernels.tile.dtypes import bf16
-from hk_kernels.tile.layouts import LANES, accumulator_elements, operand_elements
+from hk_kernels.tile.layouts import accumulator_elements, operand_elements
 
 PENDING = np.iinfo(np.int32).max  # epoch of an event that no wait has covered yet
 NEVER = -1

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdnasim.errors import InputError
+from cdnasim.isa.lds import LANES
 from hk_kernels.lower.program import Instruction, Loop, Node, Program, RegisterTile, walk
 from hk_kernels.lower.target import target_named
-from hk_kernels.tile.layouts import LANES
 
-ARCHITECTURAL_VGPRS = 256  # of a wave's registers; what is beyond must be AGPRs (CDNA 3, 4 ISA)
 BYTES = 4 * LANES  # of one register of a wave
 
 
@@ -79,7 +78,7 @@ def register_needs(program: Program) -> list[RegisterNeed]:
         need = live + addresses
         rounded = -(-need // granule) * granule
         pinned = [int(t.pinned[1:]) + t.count for t in program.registers if t.pinned[:1] == "a"]
-        agprs = max([0, rounded - ARCHITECTURAL_VGPRS, *pinned])
+        agprs = max([0, rounded - target.architectural_vgprs, *pinned])
         needs.append(
             RegisterNeed(
                 waves=waves,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from cdnasim.errors import InputError
+from cdnasim.isa.lds import LANES
 from cdnasim.isa.mfma import find_mfma
+from cdnasim.machine.loader import read_record, read_toml
+from cdnasim.machine.model import param
 from hk_kernels.tile.dtypes import DType
-from hk_kernels.tile.layouts import LANES, Mfma
+from hk_kernels.tile.layouts import Mfma
 
 MFMA_SHAPES = {  # preferred first: the shapes of the published kernels
     ("gfx950", "bf16"): ((16, 16, 32), (32, 32, 16)),
@@ -20,21 +26,29 @@ PIECE_BYTES = 16  # widest LDS read of a lane
 
 
 @dataclass(frozen=True)
-class Target:
-    """Limits of an architecture (CDNA 3 and CDNA 4 instruction set guides).
+class Limits:
+    """Limits of an architecture; see targets.toml for sources.
 
-    lds_bytes: per workgroup. lds_load_bytes: bytes per lane that a global→LDS load may have.
-    registers: VGPRs + AGPRs of a SIMD per lane. wave_registers, waves_per_simd: the most that a
-    wave can use, and that a SIMD can hold.
+    A wave's registers beyond its architectural VGPRs must be AGPRs.
     """
 
+    lds_bytes: int = param("B/workgroup")
+    lds_load_bytes: int = param("B/lane of the widest load from global memory to LDS")
+    registers: int = param("VGPRs and AGPRs/lane of a SIMD")
+    wave_registers: int = param("VGPRs and AGPRs/lane of a wave")
+    architectural_vgprs: int = param("VGPRs/lane of a wave")
+    register_granule: int = param("registers")
+    waves_per_simd: int = param("waves")
+    workgroup_waves: int = param("waves of a workgroup")
+    vmcnt_max: int = param("operations")
+    lgkmcnt_max: int = param("operations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target(Limits):
+    """An architecture that kernels are lowered to."""
+
     arch: str
-    lds_bytes: int
-    lds_load_bytes: tuple[int, ...]
-    registers: int = 512
-    wave_registers: int = 512
-    register_granule: int = 8
-    waves_per_simd: int = 8
 
     def mfma(self, dtype: DType, shape: tuple[int, int] | None = None) -> Mfma:
         """The matrix instruction for `dtype`, of m x n `shape` or the preferred one.
@@ -61,14 +75,12 @@ class Target:
         )
 
 
-TARGETS = {
-    "gfx950": Target("gfx950", 160 * 1024, (4, 12, 16)),
-    "gfx942": Target("gfx942", 64 * 1024, (4,)),
-}
-
-
+@cache
 def target_named(arch: str) -> Target:
     """The target `arch`; raises InputError for an unknown one."""
-    if arch not in TARGETS:
-        raise InputError(f"target '{arch}' is unknown; allowed: {', '.join(TARGETS)}")
-    return TARGETS[arch]
+    with resources.as_file(resources.files("hk_kernels.lower") / "targets.toml") as path:
+        tables = read_toml(path)
+        if arch not in tables:
+            raise InputError(f"target '{arch}' is unknown; allowed: {', '.join(tables)}")
+        limits, _ = read_record(path, arch, tables[arch], Limits)
+    return Target(arch=arch, **dataclasses.asdict(limits))

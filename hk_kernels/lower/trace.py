@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import conflict
+from cdnasim.isa.lds import LANES, conflict
 from cdnasim.trace.model import (
+    SIMDS,
     VERSION,
     KernelTrace,
     TraceInstruction,
@@ -20,11 +21,9 @@ from cdnasim.trace.model import (
 )
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program, walk
 from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
-from hk_kernels.tile.layouts import LANES
 
 OPERANDS = ("A", "B")  # the streamed tensors and the axis of C that chooses their block
 AXES = {"A": "row", "B": "column"}
-SIMDS = 4
 TURNS = 20  # of the loop until the loads under way are those of a steady state
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from cdnasim.errors import InputError
+from cdnasim.isa.lds import LANES
 from cdnasim.isa.swizzle import Swizzle, XorStep, swizzle_named
 from hk_kernels.lower.program import (
     GlobalAccess,
@@ -28,11 +29,11 @@ from hk_kernels.lower.program import (
     Tensor,
     current_line,
 )
-from hk_kernels.lower.registers import ARCHITECTURAL_VGPRS, check_registers
+from hk_kernels.lower.registers import check_registers
 from hk_kernels.lower.target import Target, target_named
 from hk_kernels.tile.dtypes import DTYPES, DType, bf16
 from hk_kernels.tile.expr import Expr, Symbol, as_expr
-from hk_kernels.tile.layouts import LANES, Mfma
+from hk_kernels.tile.layouts import Mfma
 from hk_kernels.tile.tiles import (
     Fragments,
     GlobalTensor,
@@ -44,7 +45,6 @@ from hk_kernels.tile.tiles import (
     swizzled,
 )
 
-MAX_WAVES = 16  # of a workgroup: 1024 work-items
 DMA_BYTES = 16  # per lane of a load to LDS or registers: the widest
 CHUNK = LANES * DMA_BYTES  # bytes that one such instruction of a wave moves
 # Subtiles by target and element size: rows, columns, swizzle. gfx950: of the published kernels.
@@ -122,9 +122,11 @@ def lower(
     counts = [
         v(**chosen) if callable(v) else v for v in (definition.waves, definition.waves_per_simd)
     ]
-    if not 1 <= counts[0] <= MAX_WAVES:
-        raise InputError(f"{definition.name}: {counts[0]} waves; allowed: 1 to {MAX_WAVES}")
-    builder = Builder(definition.name, target_named(arch), *counts)
+    target = target_named(arch)
+    most = target.workgroup_waves
+    if not 1 <= counts[0] <= most:
+        raise InputError(f"{definition.name}: {counts[0]} waves; allowed: 1 to {most}")
+    builder = Builder(definition.name, target, *counts)
     definition.function(builder, *(GlobalTensor(t) for t in tensors), **chosen)
     program = builder.program(tensors, chosen)
     if not allow_spills:
@@ -197,7 +199,7 @@ class Builder:
             chosen = swizzle_named(swizzle) if swizzle else usual
         except InputError as error:
             self._fail(str(error))
-        if self.target.lds_load_bytes[-1] == DMA_BYTES and any(
+        if self.target.lds_load_bytes == DMA_BYTES and any(
             1 << step.left < DMA_BYTES for step in chosen.steps
         ):
             self._fail(f"swizzle {chosen.name} splits the {DMA_BYTES} B that a lane loads to LDS")
@@ -323,7 +325,8 @@ class Builder:
         """Until at most `vm` global and `lgkm` LDS operations of the wave are outstanding."""
         if vm is None and lgkm is None:
             self._fail("wait needs vm= or lgkm=")
-        for name, count, most in (("vm", vm, 63), ("lgkm", lgkm, 15)):
+        limits = (("vm", vm, self.target.vmcnt_max), ("lgkm", lgkm, self.target.lgkmcnt_max))
+        for name, count, most in limits:
             if count is not None and not 0 <= count <= most:
                 self._fail(f"wait({name}={count}) must be from 0 to {most}")
         self._emit("s_waitcnt", "wait", vm=vm, lgkm=lgkm)
@@ -348,10 +351,10 @@ class Builder:
         All waves take part, or waves = (first, count). LDS is written in lane order, so the swizzle
         is applied to the global address.
         """
-        if DMA_BYTES not in self.target.lds_load_bytes:
-            allowed = ", ".join(map(str, self.target.lds_load_bytes))
+        widest = self.target.lds_load_bytes
+        if widest < DMA_BYTES:
             self._fail(
-                f"{self.target.arch} cannot load {DMA_BYTES} B a lane to LDS; allowed: {allowed} B"
+                f"{self.target.arch} cannot load {DMA_BYTES} B a lane to LDS; allowed: {widest} B"
             )
         first, count = waves or (0, self.waves)
         inverse = Swizzle("inverse", to.swizzle.steps[::-1])
@@ -618,8 +621,8 @@ class Builder:
     def _check_pin(self, count: int, pinned: str) -> None:
         """Whether `count` registers from `pinned` on exist and are free."""
         match = re.fullmatch("([va])([0-9]{1,3})", pinned)
-        if not match or int(match[2]) + count > ARCHITECTURAL_VGPRS:
-            last = ARCHITECTURAL_VGPRS - count
+        last = self.target.architectural_vgprs - count
+        if not match or int(match[2]) > last:
             self._fail(
                 f"pinned='{pinned}': {count} registers start at v0 to v{last} or a0 to a{last}"
             )

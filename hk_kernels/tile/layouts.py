@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cdnasim.isa.lds import LANES
 from hk_kernels.tile.dtypes import DType
-
-LANES = 64
 
 
 @dataclass(frozen=True)

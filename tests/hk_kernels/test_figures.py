@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import LdsAccess
+from cdnasim.isa.lds import LANES, LdsAccess
 from cdnasim.isa.swizzle import check_tile, row_operand, swizzle_named
 from hk_kernels.catalog import gemm_program
 from hk_kernels.lower.figures import (
@@ -26,7 +26,7 @@ from hk_kernels.lower.program import Program
 from hk_kernels.lower.registers import register_needs
 from hk_kernels.lower.target import target_named
 from hk_kernels.tile.dtypes import DTYPES
-from hk_kernels.tile.layouts import LANES, accumulator_elements, operand_elements
+from hk_kernels.tile.layouts import accumulator_elements, operand_elements
 
 KERNELS = {
     "pingpong8": ("pingpong8", "gfx950", "bf16", (256, 256, 64)),

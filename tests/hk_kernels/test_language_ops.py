@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cdnasim.isa.lds import LANES
 from hk_kernels.lower.program import Instruction, walk
 from hk_kernels.lower.reference import Workgroup, execute
 from hk_kernels.tile.dtypes import bf16
 from hk_kernels.tile.language import Builder, kernel, lower
-from hk_kernels.tile.layouts import LANES, accumulator_elements
+from hk_kernels.tile.layouts import accumulator_elements
 from hk_kernels.tile.tiles import Fragments, GlobalTensor, Rows
 
 Matrix = NDArray[np.float32]

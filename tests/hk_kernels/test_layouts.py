@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cdnasim.isa.lds import conflict
+from cdnasim.isa.lds import LANES, conflict
 from cdnasim.isa.swizzle import Swizzle, swizzle_named
 from cdnasim.trace.model import TraceInstruction, TraceLoop, TraceNode
 from hk_kernels import gemm
@@ -20,7 +20,7 @@ from hk_kernels.lower.trace import trace
 from hk_kernels.tile import language
 from hk_kernels.tile.dtypes import DTYPES, bf16
 from hk_kernels.tile.language import SWIZZLE_16X64, Builder, Kernel, kernel, lower
-from hk_kernels.tile.layouts import LANES, Mfma, accumulator_elements, operand_elements
+from hk_kernels.tile.layouts import Mfma, accumulator_elements, operand_elements
 from hk_kernels.tile.tiles import Fragments, GlobalTensor
 
 OFFERED = [(arch, dtype, mnk) for (arch, dtype), shapes in MFMA_SHAPES.items() for mnk in shapes]
