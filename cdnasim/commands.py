@@ -168,6 +168,7 @@ def _csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file, its folder made if need be; raises InputError if that cannot be done."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

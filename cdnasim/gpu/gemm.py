@@ -176,5 +176,4 @@ def gemm_launch(gemm: Gemm, profile: WorkgroupProfile, order: GridOrder, xcds: i
         blocks=order.tiles(rows, cols, xcds),
         block_counts=(rows, cols),
         flops=gemm.flops,
-        dtype=gemm.dtype,
     )

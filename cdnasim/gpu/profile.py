@@ -55,4 +55,3 @@ class Launch:
     blocks: NDArray[np.int32]
     block_counts: tuple[int, int]
     flops: float
-    dtype: str

@@ -79,7 +79,7 @@ class Llc:
 
 @dataclass(frozen=True)
 class Hbm:
-    """Device memory. `scattered_tbs`: read bandwidth when each row of a slab is one 128 B piece."""
+    """Device memory. `scattered_tbs`: read bandwidth if each row of a slab is one L2 line."""
 
     peak_tbs: float = param("TB/s")
     stream_tbs: float = param("TB/s")

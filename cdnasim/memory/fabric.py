@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from cdnasim.machine.model import Machine
 
-LINE_BYTES_SCATTERED = 128  # piece size for which `hbm.scattered_tbs` is stated (machine/model.py)
-
 
 @dataclass(frozen=True)
 class SlabSizes:
@@ -115,10 +113,8 @@ class Fabric:
         self._link_clk = 1.0 / machine.link.bytes_per_clk
         # A DRAM row activation that yields one short piece costs what a full one costs: the rate
         # grows with the piece until the stream rate is reached.
-        hbm = machine.hbm
-        self._hbm_read_tbs = min(
-            hbm.stream_tbs, hbm.scattered_tbs * piece_bytes / LINE_BYTES_SCATTERED
-        )
+        hbm, line_bytes = machine.hbm, machine.l2.line_bytes
+        self._hbm_read_tbs = min(hbm.stream_tbs, hbm.scattered_tbs * piece_bytes / line_bytes)
         self.set_clock(machine.compute.clock_max_ghz)
 
     def set_clock(self, ghz: float) -> None:

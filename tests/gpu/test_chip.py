@@ -246,7 +246,7 @@ def toy_launch(
         store_bytes=700,
     )
     rows, cols = used.max(axis=0) + 1
-    return Launch(profile, used, (int(rows), int(cols)), flops=1e9, dtype="bf16")
+    return Launch(profile, used, (int(rows), int(cols)), flops=1e9)
 
 
 @settings(max_examples=60)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cdnasim.machine.loader import load_machine
 from cdnasim.machine.model import Machine
-from cdnasim.memory.fabric import LINE_BYTES_SCATTERED, Fabric, Link, Llc, SlabSizes
+from cdnasim.memory.fabric import Fabric, Link, Llc, SlabSizes
 
 A, B, C = 0, 100, 200  # keys of the two operands and of stored tiles
 SIZES = SlabSizes(a=1000, b=500, store=300, first_b=B, first_store=C)
@@ -31,7 +31,8 @@ def machine(llc_bytes: int = 10_000, ways: int = 16, ghz: float = 1.0) -> Machin
     )
 
 
-def fabric(described: Machine | None = None, piece_bytes: int = LINE_BYTES_SCATTERED) -> Fabric:
+def fabric(described: Machine | None = None, piece_bytes: int = 128) -> Fabric:
+    """A piece of 128 B is a line of the machine: HBM delivers hbm.scattered_tbs."""
     return Fabric(described or machine(), SIZES, piece_bytes, seed=0)
 
 
