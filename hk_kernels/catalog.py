@@ -28,8 +28,13 @@ class Entry:
 GEMM_SCHEDULES: dict[str, Entry] = {
     "pingpong8": Entry(
         {"gfx950": gemm.pingpong8, "gfx942": gemm.pingpong8_registers},
-        {},
+        {"stagger": 1, "setprio": 1, "swizzle": 1, "inflight": 3},
         "8 waves, two a SIMD take turns at MFMA and memory",
+    ),
+    "kslices8": Entry(
+        {"gfx950": gemm.kslices8},
+        {"mfma": 32},
+        "8 waves ping-pong over halves of the k-step, loads all at its beginning",
     ),
     "interleave4": Entry(
         {"gfx950": gemm.interleave4}, {}, "4 waves, loads and LDS reads woven between the MFMAs"
@@ -63,7 +68,7 @@ def parse_schedule(text: str) -> tuple[Entry, dict[str, int]]:
     given: set[str] = set()
     for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
-        if key not in options or not re.fullmatch("[0-9]{1,3}", value) or int(value) < 1:
+        if key not in options or not re.fullmatch("[0-9]{1,3}", value):
             allowed = ", ".join(f"{k}=<number>" for k in options) or "no options"
             raise InputError(f"schedule '{text}': '{part}' is not one of: {allowed}")
         if key in given:
@@ -74,7 +79,13 @@ def parse_schedule(text: str) -> tuple[Entry, dict[str, int]]:
 
 
 def gemm_program(
-    schedule: str, arch: str, dtype: str, tile: tuple[int, int, int], grid: tuple[int, int] = (1, 1)
+    schedule: str,
+    arch: str,
+    dtype: str,
+    tile: tuple[int, int, int],
+    grid: tuple[int, int] = (1, 1),
+    *,
+    allow_spills: bool = False,
 ) -> Program:
     """The lowered program of a GEMM of grid x tile and STEPS k-steps; raises InputError."""
     entry, options = parse_schedule(schedule)
@@ -84,12 +95,28 @@ def gemm_program(
         )
     bm, bn, bk = tile
     kernel = entry.kernels[arch]
-    parameters: dict[str, Any] = {"bm": bm, "bn": bn, "bk": bk, **options}
+    known = kernel.parameters()
+    for key in options.keys() - known:
+        if options[key] != entry.options[key]:
+            raise InputError(f"schedule '{schedule}': the kernel for {arch} has no {key}")
+    chosen = {key: value for key, value in options.items() if key in known}
+    parameters: dict[str, Any] = {"bm": bm, "bn": bn, "bk": bk, **chosen}
     steps = max(STEPS, options.get("stages", 0) + 2)
-    return lower(kernel, arch, grid[0] * bm, grid[1] * bn, steps * bk, dtype, **parameters)
+    m, n, k = grid[0] * bm, grid[1] * bn, steps * bk
+    return lower(kernel, arch, m, n, k, dtype, allow_spills=allow_spills, **parameters)
 
 
 @cache
-def gemm_trace(schedule: str, arch: str, dtype: str, tile: tuple[int, int, int]) -> KernelTrace:
-    """The trace of a GEMM kernel; raises InputError for what the kernel or target do not allow."""
-    return trace(gemm_program(schedule, arch, dtype, tile))
+def gemm_trace(
+    schedule: str,
+    arch: str,
+    dtype: str,
+    tile: tuple[int, int, int],
+    registers: str = "pinned",
+) -> KernelTrace:
+    """The trace of a GEMM kernel; raises InputError for what the kernel or target do not allow.
+
+    registers: `pinned`, or `compiler` with its spills and moves in place of a refusal.
+    """
+    is_compiled = registers == "compiler"
+    return trace(gemm_program(schedule, arch, dtype, tile, allow_spills=is_compiled), registers)

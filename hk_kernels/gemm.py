@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from hk_kernels.tile.expr import Expr
 from hk_kernels.tile.language import Builder, kernel
@@ -10,6 +11,16 @@ from hk_kernels.tile.tiles import GlobalTensor
 
 Step = Expr | int
 Part = Callable[[], None]
+
+
+@contextmanager
+def prioritised(k: Builder, wanted: int | bool) -> Iterator[None]:
+    """The instructions inside at priority 1, if `wanted`."""
+    if wanted:
+        k.priority(1)
+    yield
+    if wanted:
+        k.priority(0)
 
 
 @kernel(waves=8, waves_per_simd=2)
@@ -21,17 +32,25 @@ def pingpong8(
     bm: int = 256,
     bn: int = 256,
     bk: int = 64,
+    stagger: int = 1,
+    setprio: int = 1,
+    swizzle: int = 1,
+    inflight: int = 3,
 ) -> None:
     """Two waves a SIMD take turns at MFMA and memory.
 
     Source of the schedule: HipKittens 256_256_64_32_with16x32 (f09e968). A k-step has four
     quadrants of C; the loads for the next two k-steps are spread over the memory clusters between
     them. Where half of A does not divide into loads of all waves (bm=192), A is fetched whole.
+    stagger, setprio, swizzle: 0 leaves them out. inflight: half tiles, 3 as published, that may
+    still be coming when a k-step ends.
     """
     row, col = k.output_tile(C, bm, bn, bk)  # the grid order decides
+    k.require(inflight <= 3, f"inflight={inflight}: allowed are 0 to 3")
     wave_row, wave_col = k.wave // 4, k.wave % 4
-    As = k.shared(A.dtype, bm, bk, buffers=(2,))  # [stage]
-    Bs = k.shared(B.dtype, bn, bk, buffers=(2,))
+    pattern = None if swizzle else "none"
+    As = k.shared(A.dtype, bm, bk, (2,), pattern)  # [stage]
+    Bs = k.shared(B.dtype, bn, bk, (2,), pattern)
     a = k.registers(A.dtype, bm // 4, bk)
     b = [k.registers(B.dtype, bn // 8, bk) for _ in (0, 1)]
     acc = [[k.accumulators(A.dtype, bm // 4, bn // 8) for _ in (0, 1)] for _ in (0, 1)]
@@ -54,9 +73,8 @@ def pingpong8(
         k.load(b[half], Bs[t % 2].band(wave_col + 4 * half, bn // 8))
 
     def compute(i: int, j: int) -> None:
-        k.priority(1)
-        k.mma_ABt(acc[i][j], a, b[j])
-        k.priority(0)
+        with prioritised(k, setprio):
+            k.mma_ABt(acc[i][j], a, b[j])
         k.barrier()
 
     def step(t: Step, *, next_a: bool, next_two: bool, vm: int) -> None:
@@ -102,8 +120,9 @@ def pingpong8(
         fetch_a(1, 0)
     half_a = k.loads(As[0].part(0, bm // 2 if is_halved else bm))  # loads of a wave
     half_b = k.loads(Bs[0].part(0, bn // 2))
-    with k.only(wave_row.equals(1)):
-        k.barrier()  # from here on the second four waves are one barrier behind
+    if stagger:
+        with k.only(wave_row.equals(1)):
+            k.barrier()  # from here on the second four waves are one barrier behind
     k.wait(vm=half_b + (half_a if is_halved else 0))
     k.barrier()
     fetch_b(0, 1)
@@ -111,12 +130,14 @@ def pingpong8(
     fetch_b(1, 1)
     k.wait(vm=half_b + half_a + half_b)
     k.barrier()
+    youngest = [half_b, half_a, half_b][-inflight:] if inflight else []
     for t in k.loop(steps - 2):
-        step(t, next_a=True, next_two=True, vm=half_b + half_a + half_b)
+        step(t, next_a=True, next_two=True, vm=sum(youngest))
     step(steps - 2, next_a=True, next_two=False, vm=0)
     step(steps - 1, next_a=False, next_two=False, vm=0)
-    with k.only(wave_row.equals(0)):
-        k.barrier()
+    if stagger:
+        with k.only(wave_row.equals(0)):
+            k.barrier()
     for i in (0, 1):
         for j in (0, 1):
             first_row = row * bm + i * bm // 2 + wave_row * (bm // 4)
@@ -133,6 +154,9 @@ def pingpong8_registers(
     bm: int = 256,
     bn: int = 256,
     bk: int = 64,
+    stagger: int = 1,
+    setprio: int = 1,
+    swizzle: int = 1,
 ) -> None:
     """Ping-pong for a target without wide loads to LDS: through registers, one LDS buffer.
 
@@ -142,8 +166,9 @@ def pingpong8_registers(
     row, col = k.output_tile(C, bm, bn, bk)
     wave_row, wave_col = k.wave // 4, k.wave % 4
     wm, wn = bm // 2, bn // 4
-    As = k.shared(A.dtype, bm, bk, buffers=(1,))[0]
-    Bs = k.shared(B.dtype, bn, bk, buffers=(1,))[0]
+    pattern = None if swizzle else "none"
+    As = k.shared(A.dtype, bm, bk, (1,), pattern)[0]
+    Bs = k.shared(B.dtype, bn, bk, (1,), pattern)[0]
     depth = k.target.mfma(A.dtype).k
     slices = bk // depth
     k.require(slices > 2, f"bk={bk}: needs three k-slices of {depth} or more")
@@ -167,9 +192,8 @@ def pingpong8_registers(
 
     def compute(s: int) -> None:
         k.wait(lgkm=0)
-        k.priority(1)
-        k.mma_ABt(acc, a[s % 2], b[s % 2])
-        k.priority(0)
+        with prioritised(k, setprio):
+            k.mma_ABt(acc, a[s % 2], b[s % 2])
         k.barrier()
 
     def step(t: Step, *, is_last: bool) -> None:
@@ -200,11 +224,83 @@ def pingpong8_registers(
     keep()
     k.wait(lgkm=0)
     k.barrier()
-    with k.only(wave_row.equals(1)):
-        k.barrier()  # from here on the second four waves are one barrier behind
+    if stagger:
+        with k.only(wave_row.equals(1)):
+            k.barrier()  # from here on the second four waves are one barrier behind
     for t in k.loop(steps - 1):
         step(t, is_last=False)
     step(steps - 1, is_last=True)
+    if stagger:
+        with k.only(wave_row.equals(0)):
+            k.barrier()
+    k.store(C.tile(row * bm + wave_row * wm, col * bn + wave_col * wn, wm, wn), acc)
+
+
+@kernel(waves=8, waves_per_simd=2)
+def kslices8(
+    k: Builder,
+    A: GlobalTensor,
+    B: GlobalTensor,
+    C: GlobalTensor,
+    bm: int = 256,
+    bn: int = 256,
+    bk: int = 64,
+    mfma: int = 32,
+) -> None:
+    """Ping-pong over halves of the k-step; all loads of the next one at its beginning.
+
+    Source of the schedule: HipKittens 256_256_64_32_with32x16 (f09e968). mfma: rows of the matrix
+    instruction, 32 as published or 16.
+    """
+    row, col = k.output_tile(C, bm, bn, bk)
+    k.require(mfma in (16, 32), f"mfma={mfma}: allowed are 16 and 32")
+    wave_row, wave_col = k.wave // 4, k.wave % 4
+    wm, wn, depth = bm // 2, bn // 4, bk // 2
+    shape = (mfma, mfma)
+    is_square = mfma == 32 and A.dtype.bits == 16
+    swizzle, subtile = ("st_32x32", (32, 32)) if is_square else (None, None)
+    As = k.shared(A.dtype, bm, bk, (2,), swizzle, subtile)  # [stage]
+    Bs = k.shared(B.dtype, bn, bk, (2,), swizzle, subtile)
+    a = k.registers(A.dtype, wm, depth, shape)
+    b = k.registers(B.dtype, wn, depth, shape)
+    acc = k.accumulators(A.dtype, wm, wn, shape)
+    steps = A.cols // bk
+
+    def fetch(t: Step) -> None:  # HBM → LDS
+        k.load_async(As[t % 2], A.tile(row * bm, t * bk, bm, bk))
+        k.load_async(Bs[t % 2], B.tile(col * bn, t * bk, bn, bk))
+
+    def read(t: Step, half: int) -> None:
+        k.load(a, As[t % 2].band(wave_row, wm).columns(half * depth, depth))
+        k.load(b, Bs[t % 2].band(wave_col, wn).columns(half * depth, depth))
+
+    def compute() -> None:
+        with prioritised(k, True):
+            k.mma_ABt(acc, a, b)
+        k.barrier()
+
+    def step(t: Step, *, has_next: bool) -> None:
+        read(t, 0)
+        if has_next:
+            fetch(t + 1)
+        k.barrier()
+        k.wait(lgkm=0)
+        compute()
+
+        read(t, 1)
+        k.wait(vm=0, lgkm=0)  # this stage is read, the next one is there
+        k.barrier()
+        compute()
+
+    k.zero(acc)
+    fetch(0)
+    k.wait(vm=0)
+    k.barrier()
+    with k.only(wave_row.equals(1)):
+        k.barrier()  # from here on the second four waves are one barrier behind
+    for t in k.loop(steps - 1):
+        step(t, has_next=True)
+    step(steps - 1, has_next=False)
     with k.only(wave_row.equals(0)):
         k.barrier()
     k.store(C.tile(row * bm + wave_row * wm, col * bn + wave_col * wn, wm, wn), acc)

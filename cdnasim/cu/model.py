@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import simpy
 
 from cdnasim.cu.timing import CuTiming, cu_timing
 from cdnasim.errors import InputError
+from cdnasim.isa.instructions import Encoding, Rate, encoding_of
 from cdnasim.isa.mfma import mfma_wait_states
 from cdnasim.trace.model import (
     SIMDS,
@@ -23,21 +23,25 @@ from cdnasim.trace.model import (
     TraceInstruction,
     TraceLoop,
     TraceNode,
+    flat_instructions,
     flat_length,
 )
 
 SETTLED = 3  # k-steps after which a loop is steady enough to read its slack
+PATTERN = 6  # k-steps: loads that run one, two or three ahead repeat their pattern in as many
 NEVER = float("inf")
 CATEGORY = {
     "mfma": "valu",
     "valu": "valu",
     "salu": "salu",
+    "smem": "salu",
     "lds": "lds",
     "vmem": "vmem",
     "barrier": "internal",
     "wait": "internal",
     "none": "internal",
 }
+NOT_UNDER_MFMA = (Rate.PACKED, Rate.UNKNOWN)
 Latency = Callable[[TraceInstruction], float]  # clk from the issue of a global load to its data
 
 
@@ -52,7 +56,10 @@ class InstructionClocks:
 
 @dataclass(frozen=True)
 class WaveRecord:
-    """One wave: its life (clk) and what it spent it on; busy and stalls sum to its length."""
+    """One wave: its life (clk) and what it spent it on; busy and stalls sum to its length.
+
+    wave: its number on the CU, workgroup * waves of a workgroup + number in the workgroup.
+    """
 
     wave: int
     simd: int
@@ -78,11 +85,11 @@ class Span:
 
 @dataclass(frozen=True)
 class CuResult:
-    """A simulated workgroup. iteration_starts: per wave, clk at which each k-step began.
+    """Simulated workgroups of one CU. iteration_starts: per wave, clk at which each k-step began.
 
-    instructions: number in the flattened streams of the roles → clocks. slack: operand → least clk
-    from the issue of a load to the moment at which its lateness would delay a wave, in steady
-    k-steps.
+    instructions: number in the flattened streams of the roles → clocks. slack: operand → the
+    longest latency of its loads that delays no wave in steady k-steps (clk). first_load: clk of the
+    first operand load. assumed: mnemonics that are not known and the clocks taken for them.
     """
 
     waves: list[WaveRecord]
@@ -91,6 +98,8 @@ class CuResult:
     slack: dict[int, float]
     matrix_busy: float
     spans: list[Span]
+    first_load: float = 0.0
+    assumed: dict[str, float] = field(default_factory=dict)
 
     @property
     def end(self) -> float:
@@ -98,20 +107,22 @@ class CuResult:
         return max(w.end for w in self.waves)
 
     def iteration_clk(self) -> float:
-        """Clk of a steady k-step: the mean of the last third of all waves' iterations."""
-        lengths = []
-        for starts in self.iteration_starts:
-            steps = [b - a for a, b in pairwise(starts)]
-            lengths += steps[-max(1, len(steps) // 3) :]
-        return sum(lengths) / len(lengths)
+        """Clk of a steady k-step: the mean of the last PATTERN iterations that all waves make."""
+        last = min(len(starts) for starts in self.iteration_starts) - 1
+        first = max(0, last - PATTERN)
+        lengths = [starts[last] - starts[first] for starts in self.iteration_starts]
+        return sum(lengths) / len(lengths) / (last - first)
 
 
 class _Wave:
     """One wave's place in its stream, its counters and its book of time."""
 
-    def __init__(self, number: int, stream: Iterator[tuple[int, TraceInstruction]]) -> None:
+    def __init__(
+        self, number: int, workgroup: int, simd: int, stream: Iterator[tuple[int, TraceInstruction]]
+    ) -> None:
         self.number = number
-        self.simd = number % SIMDS
+        self.workgroup = workgroup
+        self.simd = simd
         self.stream = stream
         self.priority = 0
         self.ready = 0.0  # earliest issue of the current instruction
@@ -119,7 +130,7 @@ class _Wave:
         self.cause = "start"
         self.busy = 0.0
         self.stalls: dict[str, float] = {}
-        self.vm: deque[tuple[float, float, int]] = deque()  # data there, issued, operand
+        self.vm: deque[tuple[float, float, int]] = deque()  # data there, less latency, operand
         self.lgkm: deque[float] = deque()
         self.slack: dict[int, float] = {}  # operand → slack at the last wait, not yet kept
         self.registers: dict[int, float] = {}  # register → clk at which its value can be read
@@ -135,17 +146,35 @@ class _Wave:
 
 
 class ComputeUnit:
-    """One workgroup on one CU. steps: how often the k-loop runs. latency: of global loads."""
+    """Workgroups on one CU.
+
+    k_steps: of the problem; the k-loops run as often as that asks for. latency: of global loads.
+    workgroups: resident at the same time, started together. is_cold: scalar and instruction caches
+    hold nothing yet. assume_unknown: take the pessimistic clocks for unknown mnemonics, which are
+    otherwise refused (InputError).
+    """
 
     def __init__(
-        self, trace: KernelTrace, steps: int, latency: Latency, *, keep_spans: bool = False
+        self,
+        trace: KernelTrace,
+        k_steps: int,
+        latency: Latency,
+        *,
+        workgroups: int = 1,
+        keep_spans: bool = False,
+        is_cold: bool = False,
+        assume_unknown: bool = False,
     ) -> None:
         self.trace = trace
         self.timing: CuTiming = cu_timing(trace.arch)[0]
         self.latency = latency
-        self.steps = steps
+        self.k_steps = k_steps
+        self.is_cold = is_cold
+        self.assumed: dict[str, float] = {}
+        self.encodings = [self._encoding(i, assume_unknown) for i in flat_instructions(trace)]
         self.env = simpy.Environment()
         self.pipe_free = [0.0] * SIMDS
+        self.packed_free = [0.0] * SIMDS  # when a packed operation may follow the last MFMA
         self.valu_free = [0.0] * SIMDS
         self.lds_free = 0.0
         self.pair_free = [0.0, 0.0]
@@ -153,22 +182,31 @@ class ComputeUnit:
         self.lds_leaves: list[deque[float]] = [deque() for _ in range(SIMDS)]
         self.vmem_free = 0.0
         self.vmem_idle = True
-        self.arrived: list[_Wave] = []
+        self.return_free = 0.0
+        self.first_load = NEVER
+        self.arrived: list[list[_Wave]] = [[] for _ in range(workgroups)]
         self.matrix_busy = 0.0
         self.instructions: dict[int, InstructionClocks] = {}
         self.slack: dict[int, float] = {}
         self.spans: list[Span] = []
         self.keep_spans = keep_spans
+        self.line_there: dict[int, float] = {}  # instruction cache line → clk at which it is there
+        self.line_of = self._lines() if is_cold else []
+        self.turns: dict[int, int] = {}  # wave of the workgroup → how often its k-loop runs
         self.waves: list[_Wave] = []
-        offset = 0
-        for role in trace.roles:
-            size = flat_length(role.body)
-            for number in role.waves:
-                wave = _Wave(number, iter(()))
-                wave.stream = self._stream(wave, role.body, offset)
-                wave.advance()
-                self.waves.append(wave)
-            offset += size
+        for workgroup in range(workgroups):
+            offset = 0
+            for role in trace.roles:
+                for number in role.waves:
+                    place = workgroup * trace.waves + number
+                    wave = _Wave(place, workgroup, number % SIMDS, iter(()))
+                    wave.stream = self._stream(wave, role.body, offset)
+                    self.turns[number] = sum(
+                        self._count(n) for n in role.body if isinstance(n, TraceLoop)
+                    )
+                    wave.advance()
+                    self.waves.append(wave)
+                offset += flat_length(role.body)
         self.waves.sort(key=lambda w: w.number)
         self.simds = [[w for w in self.waves if w.simd == s] for s in range(SIMDS)]
 
@@ -183,7 +221,30 @@ class ComputeUnit:
             slack=self.slack,
             matrix_busy=self.matrix_busy,
             spans=self.spans,
+            first_load=self.first_load,
+            assumed=self.assumed,
         )
+
+    def _encoding(self, i: TraceInstruction, assume_unknown: bool) -> Encoding:
+        known = encoding_of(i.mnemonic)
+        if known:
+            return known
+        clk = self.timing.unknown_clk
+        if not assume_unknown:
+            raise InputError(
+                f"instruction '{i.mnemonic}' is unknown ({self.trace.lines[i.line]}); "
+                f"--assume-unknown takes {clk:g} clk for it"
+            )
+        self.assumed[i.mnemonic] = clk
+        return Encoding(Rate.UNKNOWN, 8)  # the longer of the two usual encodings
+
+    def _lines(self) -> list[int]:
+        """The instruction cache line of each instruction, the roles one after the other."""
+        lines, address = [], 0
+        for encoding in self.encodings:
+            lines.append(int(address // self.timing.icache_line_bytes))
+            address += encoding.bytes
+        return lines
 
     def _stream(
         self, wave: _Wave, body: list[TraceNode], offset: int
@@ -192,7 +253,7 @@ class ComputeUnit:
         for node in body:
             if isinstance(node, TraceLoop):
                 length = flat_length(node.body)
-                for _ in range(self.steps if node.is_k_loop else node.count):
+                for _ in range(self._count(node)):
                     if node.is_k_loop:
                         wave.iterations.append(NEVER)  # set when its first instruction issues
                     yield from self._stream(wave, node.body, offset)
@@ -200,6 +261,10 @@ class ComputeUnit:
             else:
                 yield offset, node
                 offset += 1
+
+    def _count(self, loop: TraceLoop) -> int:
+        """How often a loop runs: the k-loop as often as the problem's k-steps ask for."""
+        return loop.count + (self.k_steps - self.trace.k_steps if loop.is_k_loop else 0)
 
     def _issue(self) -> Generator[simpy.Event, None, None]:
         """Consider the SIMDs in turn at every slot in which something may happen."""
@@ -252,6 +317,10 @@ class ComputeUnit:
         self, wave: _Wave, i: TraceInstruction, now: float, is_taken: bool
     ) -> tuple[str, float]:
         """Why `i` cannot issue at `now`, and until when at least; ("", 0) if it can."""
+        if self.is_cold:
+            fetched = self._fetched(wave.key, now)
+            if fetched > now:
+                return "instruction fetch", fetched
         if is_taken:
             return "issue", now + self.timing.issue_clk
         if i.unit == "wait":
@@ -269,8 +338,11 @@ class ComputeUnit:
             return "", 0.0
         if i.unit == "mfma" and self.pipe_free[wave.simd] > now:
             return "mfma busy", self.pipe_free[wave.simd]
-        if i.unit == "valu" and self.valu_free[wave.simd] > now:
+        if i.unit in ("mfma", "valu") and self.valu_free[wave.simd] > now:
             return "valu busy", self.valu_free[wave.simd]
+        is_alone = i.unit == "valu" and self.encodings[wave.key].rate in NOT_UNDER_MFMA
+        if is_alone and self.packed_free[wave.simd] > now:
+            return "mfma busy", self.packed_free[wave.simd]
         if i.unit == "lds":
             leaves = self.lds_leaves[wave.simd]
             while leaves and leaves[0] <= now:
@@ -285,13 +357,19 @@ class ComputeUnit:
                 return "dependency", needed
         return "", 0.0
 
+    def _fetched(self, key: int, now: float) -> float:
+        """When the cache line of an instruction is there; the first to need it asks for it."""
+        line = self.line_of[key]
+        return self.line_there.setdefault(line, now + self.timing.icache_miss_clk)
+
     def _note_slack(self, wave: _Wave, outstanding: int, now: float) -> None:
-        """How long before this wait the loads of steady k-steps were issued that it asks for."""
-        if not SETTLED < len(wave.iterations) < self.steps:
+        """What latency the loads of steady k-steps that this wait asks for may have had."""
+        if not SETTLED < len(wave.iterations) < self.turns[wave.number % self.trace.waves]:
             return
-        for _, issued, operand in list(wave.vm)[: len(wave.vm) - outstanding]:
+        for _, returned, operand in list(wave.vm)[: len(wave.vm) - outstanding]:
             if operand >= 0:
-                wave.slack[operand] = min(wave.slack.get(operand, NEVER), now - issued)
+                slack = max(0.0, now - returned)
+                wave.slack[operand] = min(wave.slack.get(operand, NEVER), slack)
 
     def _settle_slack(self, wave: _Wave, waited: float) -> None:
         """Keep the slack of the last wait; what the wave then `waited` for others adds to it."""
@@ -330,19 +408,21 @@ class ComputeUnit:
         released = False
         if i.unit == "mfma":
             self.pipe_free[wave.simd] = now + i.clocks
+            self.packed_free[wave.simd] = now + i.clocks + timing.packed_drain_clk
             self.matrix_busy += i.clocks
             slots = 1 + mfma_wait_states(self.trace.arch, i.mnemonic, i.clocks)
             result = now + timing.issue_clk * slots
             for register in i.dst:
                 wave.registers[register] = result
         elif i.unit == "valu":
-            self.valu_free[wave.simd] = now + (
-                timing.transcendental_clk if "exp" in i.mnemonic else timing.valu_clk
-            )
+            self.valu_free[wave.simd] = now + self._valu_clk(wave.key)
         elif i.unit == "lds":
             self._lds(wave, i, now)
         elif i.unit == "vmem":
             self._vmem(wave, i, now)
+        elif i.unit == "smem":
+            latency = timing.smem_cold_clk if self.is_cold else timing.smem_latency_clk
+            wave.lgkm.append(now + latency)
         elif i.unit == "wait":
             while i.lgkm >= 0 and len(wave.lgkm) > i.lgkm:
                 wave.lgkm.popleft()
@@ -355,10 +435,22 @@ class ComputeUnit:
         elif i.mnemonic.startswith("s_cbranch"):
             wave.ready += timing.branch_clk
             wave.cause = "branch"
+        elif i.mnemonic == "s_endpgm":
+            wave.cause = "end of program"
+            self._book_stall(wave, now + timing.end_clk)
         wave.advance()
         if wave.current is None:
             wave.end = wave.mark
         return released
+
+    def _valu_clk(self, key: int) -> float:
+        """Clocks for which a vector instruction occupies its SIMD's lanes."""
+        rate = self.encodings[key].rate
+        if rate == Rate.UNKNOWN:
+            return self.timing.unknown_clk
+        if rate == Rate.TRANSCENDENTAL:
+            return self.timing.transcendental_clk
+        return self.timing.valu_clk
 
     def _lds(self, wave: _Wave, i: TraceInstruction, now: float) -> None:
         """Queue an access: each pair of SIMDs has a port, the banks serve both by turns."""
@@ -372,30 +464,39 @@ class ComputeUnit:
 
     def _vmem(self, wave: _Wave, i: TraceInstruction, now: float) -> None:
         is_store = not i.dst and not i.loads_lds
-        occupied = self.timing.store_clk if is_store else self.timing.vmem_clk
+        is_scattered = is_store and not i.mnemonic.startswith("scratch")
+        occupied = self.timing.store_clk if is_scattered else self.timing.vmem_clk
         if self.vmem_idle:
             occupied += self.timing.vmem_start_clk
             self.vmem_idle = False
         self.vmem_free = now + occupied
-        done = now if is_store else now + self.latency(i)
+        latency, done = 0.0, now
+        if not is_store:
+            latency = self.latency(i) if i.operand >= 0 else self.timing.scratch_clk
+            returned = i.bytes / self.timing.vmem_return_bytes_per_clk
+            self.return_free = max(self.return_free, now + latency) + returned
+            done = self.return_free
+            if i.operand >= 0:
+                self.first_load = min(self.first_load, now)
         if wave.vm:
             done = max(done, wave.vm[-1][0])  # returns in order
-        wave.vm.append((done, now, i.operand))
+        wave.vm.append((done, done - latency, i.operand))
 
     def _barrier(self, wave: _Wave, now: float) -> bool:
-        """Arrive; the last wave to arrive releases all. Whether it did."""
-        self.arrived.append(wave)
+        """Arrive; the last wave to arrive releases all of the workgroup. Whether it did."""
+        arrived = self.arrived[wave.workgroup]
+        arrived.append(wave)
         wave.arrival = now
         wave.cause = "barrier"
         wave.ready = NEVER
-        alive = sum(w.end == NEVER for w in self.waves)
-        if len(self.arrived) < alive:
+        alive = sum(w.end == NEVER for w in self.waves if w.workgroup == wave.workgroup)
+        if len(arrived) < alive:
             return False
         release = now + self.timing.issue_clk + self.timing.barrier_clk
-        for waiting in self.arrived:
+        for waiting in arrived:
             waiting.ready = release
             self._settle_slack(waiting, now - waiting.arrival)
-        self.arrived.clear()
+        arrived.clear()
         self.vmem_idle = True
         return True
 

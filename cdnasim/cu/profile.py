@@ -1,49 +1,134 @@
-"""The steady k-step of a kernel: its clocks and how late its loads may come."""
+"""A workgroup's clocks as the chip model needs them, from replays of its kernel."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
-from cdnasim.cu.model import ComputeUnit, CuResult
+from cdnasim.cu.model import PATTERN, ComputeUnit, CuResult
+from cdnasim.cu.timing import cu_timing
 from cdnasim.errors import InputError
-from cdnasim.trace.model import KernelTrace, TraceInstruction
+from cdnasim.trace.model import SIMDS, KernelTrace, TraceInstruction
 
+FIRST_STEPS = 4  # k-steps beyond the kernel's own of the first replay
 MAX_STEPS = 64
-STEADY = 0.005  # two runs' k-steps that differ by less are the steady one's
+STEADY = 0.005  # two replays' k-steps that differ by less are the steady one's
+LATE_STEPS = 1000  # a latency of so many k-steps hides everything else that a k-step does
 
 
 @dataclass(frozen=True)
-class SteadyLoop:
-    """A k-step of a workgroup whose loads all come in time.
+class Tolerance:
+    """How an operand's latency acts on the k-step: loop + max(0, latency - lead) / ahead.
 
-    loop_clk: clocks of a k-step. lead_clk: per operand, the load latency that does not delay it.
+    lead_clk: the latency that delays nothing. ahead: k-steps from the issue of a load to the wait
+    for it, over which a later arrival is spread; 1.5 if of three k-steps two wait.
     """
 
+    lead_clk: float
+    ahead: float
+
+
+@dataclass(frozen=True)
+class CuProfile:
+    """Core clocks of a workgroup whose loads all come at once.
+
+    first_load_clk: from its start to its first load; prologue_clk: to its first k-step; loop_clk:
+    of a steady k-step; epilogue_clk: what its life is longer than prologue and k-steps.
+    tolerance: of each operand.
+    """
+
+    first_load_clk: float
+    prologue_clk: float
     loop_clk: float
-    lead_clk: tuple[float, ...]
+    epilogue_clk: float
+    tolerance: tuple[Tolerance, ...]
 
 
-def steady_loop(trace: KernelTrace) -> SteadyLoop:
-    """Simulate `trace` with loads that come at once until its k-step no longer changes.
+def cu_profile(trace: KernelTrace, workgroups: int = 1) -> CuProfile:
+    """Replay `trace`, `workgroups` of it side by side on a CU, until its k-step is steady.
 
-    Raises InputError if it does not settle within MAX_STEPS k-steps.
+    Then once for each operand with its loads far too late, for the tolerance. Raises InputError if
+    the k-step does not settle within MAX_STEPS k-steps.
     """
-    steps = 6
-    before = run_steps(trace, steps)
+    steps = trace.k_steps + FIRST_STEPS
+    before = run_steps(trace, steps, workgroups=workgroups)
     while steps < MAX_STEPS:
-        steps *= 2
-        result = run_steps(trace, steps)
-        if abs(result.iteration_clk() / before.iteration_clk() - 1) < STEADY:
-            leads = tuple(result.slack.get(o, 0.0) for o in range(len(trace.operands)))
-            return SteadyLoop(result.iteration_clk(), leads)
+        steps += max(FIRST_STEPS, steps // 4)
+        result = run_steps(trace, steps, workgroups=workgroups)
+        loop = result.iteration_clk()
+        if abs(loop / before.iteration_clk() - 1) < STEADY:
+            break
         before = result
-    raise InputError(f"{trace.kernel}: the k-step does not settle within {MAX_STEPS} iterations")
+    else:
+        raise InputError(
+            f"{trace.kernel}: the k-step does not settle within {MAX_STEPS} iterations"
+        )
+    prologue = min(starts[0] for starts in result.iteration_starts)
+    return CuProfile(
+        first_load_clk=min(prologue, result.first_load),
+        prologue_clk=prologue,
+        loop_clk=loop,
+        epilogue_clk=max(0.0, result.end - prologue - steps * loop),
+        tolerance=tuple(
+            _tolerance(trace, operand, loop, workgroups) for operand in range(len(trace.operands))
+        ),
+    )
 
 
-def run_steps(trace: KernelTrace, steps: int, *, keep_spans: bool = False) -> CuResult:
-    """One workgroup with `steps` k-steps in the loop, its loads at once."""
+def resident_workgroups(trace: KernelTrace, lds_bytes: int) -> int:
+    """How many workgroups of `trace` a CU with `lds_bytes` of LDS holds by LDS and registers.
+
+    0 if not even one fits.
+    """
+    timing, _ = cu_timing(trace.arch)
+    registers, waves = [0] * SIMDS, [0] * SIMDS
+    for role in trace.roles:
+        for wave in role.waves:
+            registers[wave % SIMDS] += role.vgprs + role.agprs
+            waves[wave % SIMDS] += 1
+    return min(
+        lds_bytes // max(1, trace.lds_bytes),
+        timing.simd_registers // max(1, *registers),
+        timing.simd_waves // max(waves),
+    )
+
+
+def _tolerance(trace: KernelTrace, operand: int, loop: float, workgroups: int) -> Tolerance:
+    """From one replay with the operand so late that the k-step is (latency + rest) / ahead.
+
+    A kernel repeats itself within PATTERN k-steps, so `ahead` is a fraction of small numbers.
+    """
+    latency = LATE_STEPS * loop
+
+    def late(i: TraceInstruction) -> float:
+        return latency if i.operand == operand else 0.0
+
+    unit = ComputeUnit(trace, trace.k_steps + FIRST_STEPS, late, workgroups=workgroups)
+    step = unit.run().iteration_clk()
+    ahead = float(Fraction(latency / step).limit_denominator(PATTERN))
+    return Tolerance(max(0.0, latency - ahead * (step - loop)), ahead)
+
+
+def run_steps(
+    trace: KernelTrace,
+    k_steps: int,
+    *,
+    workgroups: int = 1,
+    keep_spans: bool = False,
+    is_cold: bool = False,
+    assume_unknown: bool = False,
+) -> CuResult:
+    """Workgroups of `k_steps` on one CU, their loads at once."""
 
     def at_once(_: TraceInstruction) -> float:
         return 0.0
 
-    return ComputeUnit(trace, steps, at_once, keep_spans=keep_spans).run()
+    return ComputeUnit(
+        trace,
+        k_steps,
+        at_once,
+        workgroups=workgroups,
+        keep_spans=keep_spans,
+        is_cold=is_cold,
+        assume_unknown=assume_unknown,
+    ).run()

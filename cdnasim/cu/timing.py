@@ -15,6 +15,8 @@ from cdnasim.machine.model import Provenance, param
 class CuTiming:
     """One architecture's clocks; see timing.toml for what each rests on."""
 
+    simd_registers: int = param("VGPRs and AGPRs/lane of a SIMD")
+    simd_waves: int = param("waves")
     issue_clk: float = param("clk/instruction of a wave")
     branch_clk: float = param("clk after a taken branch")
     barrier_clk: float = param("clk from the last arrival to the release", may_be_zero=True)
@@ -25,7 +27,16 @@ class CuTiming:
     lds_pair_bytes_per_clk: float = param("B/clk/pair of SIMDs")
     vmem_clk: float = param("clk/instruction of a CU")
     vmem_start_clk: float = param("clk for the first after a barrier")
+    vmem_return_bytes_per_clk: float = param("B/clk of a CU")
+    scratch_clk: float = param("clk from the issue of a scratch load to its data")
     store_clk: float = param("clk/instruction of a CU")
+    smem_latency_clk: float = param("clk of a scalar load that hits")
+    smem_cold_clk: float = param("clk of a scalar load from memory")
+    packed_drain_clk: float = param("clk after an MFMA until a packed operation", may_be_zero=True)
+    end_clk: float = param("clk of the end of the program", may_be_zero=True)
+    icache_line_bytes: int = param("B")
+    icache_miss_clk: float = param("clk from the request for a line to its instructions")
+    unknown_clk: float = param("clk/instruction of a SIMD")
 
 
 @cache

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from cdnasim.cu.profile import SteadyLoop, steady_loop
+from cdnasim.cu.memo import kept_profile
+from cdnasim.cu.profile import CuProfile, resident_workgroups
 from cdnasim.errors import InputError
 from cdnasim.gpu.chip import Options, simulate
 from cdnasim.gpu.gemm import (
@@ -27,6 +29,7 @@ from cdnasim.trace.model import KernelTrace
 
 KERNELS = ("gemm",)
 CACHES = ("warm", "cold")
+REGISTERS = ("pinned", "compiler")
 GEMM_HELP = {
     "m": "rows of C",
     "n": "columns of C",
@@ -37,6 +40,8 @@ GEMM_HELP = {
     "schedule": "pingpong8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
     "(default pingpong8, on sm_90 pipelined:s=4)",
     "order": "grid order (default row-major): `cdnasim order list`",
+    "registers": "pinned: as the definition places them; compiler: with hipcc's spills and moves "
+    "(default pinned)",
     "caches": "warm: the LLC as an identical previous launch left it; cold: empty (default warm)",
 }
 MAX_DIMENSION = 2**24
@@ -66,12 +71,17 @@ class GemmCase:
         stages = pipeline_stages(self.gemm.schedule)
         if stages:
             return pipelined_profile(self.gemm, self.machine, stages)
-        gemm = self.gemm
+        gemm, machine = self.gemm, self.machine
+        kernel = gemm.schedule, machine.arch, gemm.dtype, gemm.tile, self.params["registers"]
+        rows, cols = gemm.grid
         try:
-            trace, steady = _kernel(gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile)
+            trace = _trace(*kernel)
+            fit = resident_workgroups(trace, machine.compute.lds_bytes)
+            residents = max(1, min(fit, math.ceil(rows * cols / machine.cus)))
+            cu = _cu_profile(*kernel, residents)
         except InputError as error:  # which names the kernel's line, not the parameter
             raise InputError(f"tile={_text(gemm.tile)} schedule={gemm.schedule}: {error}") from None
-        return traced_profile(gemm, trace, steady, self.machine)
+        return traced_profile(gemm, trace, cu, machine, residents)
 
     def run(self, seed: int = 0) -> Result:
         """Simulate the case."""
@@ -123,6 +133,7 @@ def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase
     dtype = _choice(params, "dtype", MATRIX_DTYPES, "bf16")
     schedule = str(params.get("schedule", "pipelined:s=4" if on_sm90 else "pingpong8"))
     caches = _choice(params, "caches", CACHES, "warm")
+    registers = _choice(params, "registers", REGISTERS, "pinned")
     spec: str | Callable[..., Any] = params.get("order", "row-major")
     order = parse_order(spec if callable(spec) else str(spec))
     canonical = {
@@ -133,21 +144,31 @@ def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase
         "tile": _text(tile),
         "schedule": schedule,
         "order": order.spec,
+        "registers": registers,
         "caches": caches,
     }
     gemm = Gemm(m, n, k, dtype, tile, schedule)
     return GemmCase(machine, described, gemm, order, caches == "warm", canonical)
 
 
-@cache
-def _kernel(
-    schedule: str, arch: str, dtype: str, tile: tuple[int, int, int]
-) -> tuple[KernelTrace, SteadyLoop]:
-    """A kernel's trace and its steady k-step."""
+def _trace(
+    schedule: str, arch: str, dtype: str, tile: tuple[int, int, int], registers: str
+) -> KernelTrace:
     from hk_kernels.catalog import gemm_trace  # kernels are read only if one is asked for
 
-    trace = gemm_trace(schedule, arch, dtype, tile)
-    return trace, steady_loop(trace)
+    return gemm_trace(schedule, arch, dtype, tile, registers)
+
+
+@cache
+def _cu_profile(
+    schedule: str,
+    arch: str,
+    dtype: str,
+    tile: tuple[int, int, int],
+    registers: str,
+    residents: int,
+) -> CuProfile:
+    return kept_profile(_trace(schedule, arch, dtype, tile, registers), residents)
 
 
 def _choice(params: Mapping[str, Any], key: str, allowed: tuple[str, ...], default: str) -> str:

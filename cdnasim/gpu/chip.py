@@ -114,14 +114,16 @@ class Chip:
         self.wg_speed = (
             1.0 + machine.drift.random_sd * rng.standard_normal(self.workgroups)
         ).tolist()
+        profile = self.launch.profile
         for x, xcd in enumerate(self.xcds):
-            for cu in range(min(cus, -(-(self.workgroups - x) // len(self.xcds)))):
-                start = cu * dispatch.spacing_clk
+            waiting = -(-(self.workgroups - x) // len(self.xcds))
+            for place in range(min(cus * profile.residents, waiting)):
+                cu = place % cus  # every CU gets a workgroup before one gets its second
+                start = place * dispatch.spacing_clk
                 extra = max(0.0, float(cold[x, cu]))
                 self.env.process(self._slot(xcd, x, cu, start, extra, float(steady[x, cu])))
                 self.active += 1
-        profile = self.launch.profile
-        rounds = math.ceil(self.workgroups / machine.cus)
+        rounds = math.ceil(self.workgroups / (machine.cus * profile.residents))
         span = profile.prologue_clk + profile.iterations * profile.loop_clk + profile.epilogue_clk
         self.env.process(self._govern(rounds * span / SAMPLES))
         self.env.run()
@@ -186,11 +188,16 @@ class Chip:
         blocks, iterations = self.launch.blocks, profile.iterations
         a_bytes, b_bytes = sizes.a, sizes.b
         loop_clk = profile.loop_clk
-        a_lead, b_lead = (o.lead_clk for o in profile.operands)
-        ahead = max(1, math.ceil(max(a_lead, b_lead) / loop_clk - 1e-9))
-        # A load is issued at the start of the iteration `ahead` before the one that needs it, at
-        # the earliest; a shorter lead shifts its arrival by the difference.
-        a_late, b_late = ahead * loop_clk - a_lead, ahead * loop_clk - b_lead
+        # A slab's load is issued at the start of an iteration, `ahead` rounded up before the one
+        # that needs it. `stretch` and `late` turn its latency into the arrival at which iterations
+        # that wait for it last loop + (latency - lead) / ahead.
+        a_ahead, b_ahead = (math.ceil(o.ahead) for o in profile.operands)
+        a_stretch, b_stretch = (math.ceil(o.ahead) / o.ahead for o in profile.operands)
+        a_late, b_late = (
+            math.ceil(o.ahead) * (loop_clk - o.lead_clk / o.ahead) for o in profile.operands
+        )
+        ahead = max(a_ahead, b_ahead)
+        first_load, fill = profile.first_load_clk, profile.fill_clk
         log = self.requests if self.options.log_requests else None
 
         yield timeout(start)
@@ -200,59 +207,68 @@ class Chip:
             step_clk = loop_clk * speed
             a_first = int(blocks[wg, 0]) * iterations
             b_first = sizes.first_b + int(blocks[wg, 1]) * iterations
-            due = [0.0] * (iterations + 1)
+            a_due = [0.0] * (iterations + 1)
+            b_due = [0.0] * (iterations + 1)
+            if first_load:
+                yield timeout(first_load * speed)
             for t in range(-ahead, iterations):
                 now = env._now  # env.now without the property call
-                slab = t + ahead
-                if slab < iterations:
+                slab = t + a_ahead
+                if 0 <= slab < iterations:
                     key = a_first + slab
                     ready = find(key)
                     if ready is None:
                         xcd.miss_bytes += a_bytes
-                        a_due = l2[key] = fetch(link, key, a_bytes, now)
+                        ready = l2[key] = fetch(link, key, a_bytes, now)
                         xcd.used += a_bytes
                     else:
                         touch(key)
                         xcd.hit_bytes += a_bytes
-                        a_due = now + hit_latency
                         if ready > now:
                             xcd.merged_bytes += a_bytes
-                            if ready > a_due:
-                                a_due = ready
-                    a_due += a_late
+                        if ready < now + hit_latency:
+                            ready = now + hit_latency
+                    a_due[slab] = now + a_stretch * (ready - now) + a_late
+                    if log is not None:
+                        log.append((x, key))
+                slab = t + b_ahead
+                if 0 <= slab < iterations:
                     key = b_first + slab
                     ready = find(key)
                     if ready is None:
                         xcd.miss_bytes += b_bytes
-                        b_due = l2[key] = fetch(link, key, b_bytes, now)
+                        ready = l2[key] = fetch(link, key, b_bytes, now)
                         xcd.used += b_bytes
                     else:
                         touch(key)
                         xcd.hit_bytes += b_bytes
-                        b_due = now + hit_latency
                         if ready > now:
                             xcd.merged_bytes += b_bytes
-                            if ready > b_due:
-                                b_due = ready
-                    b_due += b_late
-                    due[slab] = a_due if a_due > b_due else b_due
-                    while xcd.used > capacity:
-                        key, _ = pop(False)
-                        xcd.used -= sizes.of(key)
+                        if ready < now + hit_latency:
+                            ready = now + hit_latency
+                    b_due[slab] = now + b_stretch * (ready - now) + b_late
                     if log is not None:
-                        log += ((x, a_first + slab), (x, b_first + slab))
+                        log.append((x, key))
+                while xcd.used > capacity:
+                    key, _ = pop(False)
+                    xcd.used -= sizes.of(key)
                 if t < -1:
-                    continue  # the prologue issues the first `ahead` slabs back to back
+                    continue  # the prologue issues the first slabs back to back
                 if t < 0:
-                    end = now + profile.prologue_clk * speed + cold
+                    end = now + (profile.prologue_clk - first_load) * speed + cold
                     cold = 0.0
+                    # the first slabs' latency is not hidden behind a k-step
+                    shift = fill - a_late, fill - b_late
+                    a_due[0] += shift[0]
+                    b_due[0] += shift[1]
                 else:
                     end = now + step_clk
-                if t + 1 < iterations and due[t + 1] > end:
+                if t + 1 < iterations and (a_due[t + 1] > end or b_due[t + 1] > end):
                     slab = t + 1
+                    due = max(a_due[slab], b_due[slab])
                     # The part that the LLC's queue explains is the LLC's, the rest that of the
                     # level that the slab still came from when it should have been there.
-                    wait = due[slab] - end
+                    wait = due - end
                     queued = min(wait, max(0.0, fabric.llc_free - now))
                     self.stall_llc += queued
                     if fabric.waits_for_hbm(a_first + slab, end - a_late) or fabric.waits_for_hbm(
@@ -261,7 +277,7 @@ class Chip:
                         self.stall_hbm += wait - queued
                     else:
                         self.stall_llc += wait - queued
-                    end = due[slab]
+                    end = due
                 yield timeout(end - now)
             self._store(xcd, x, wg, capacity, log)
             yield timeout(profile.epilogue_clk * speed)
@@ -347,7 +363,7 @@ def chip_result(chip: Chip, kernel: str, params: Mapping[str, Any], wall_s: floa
         hbm_read_bytes=fabric.hbm_read_bytes,
         hbm_write_bytes=fabric.write_bytes,
     )
-    slot_clk = machine.cus * cycles
+    slot_clk = machine.cus * profile.residents * cycles
     resident = sum(chip.wg_end) - sum(chip.wg_start)
     edges = workgroups * (profile.prologue_clk + profile.epilogue_clk)
     stalls = {

@@ -9,9 +9,8 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
 
-from cdnasim.cu.profile import SteadyLoop
+from cdnasim.cu.profile import CuProfile
 from cdnasim.errors import InputError
 from cdnasim.gpu.orders import GridOrder
 from cdnasim.gpu.profile import Launch, OperandStream, WorkgroupProfile
@@ -23,29 +22,12 @@ MAX_WORKGROUP_STEPS = 200_000_000  # above it a run takes many minutes: more lik
 
 
 @dataclass(frozen=True)
-class TracedClocks:
-    """What a trace does not say; see gemm_schedules.toml for sources."""
-
-    prologue_clk: float = param("clk")
-    epilogue_clk: float = param("clk for a 256x256 tile")
-
-
-@dataclass(frozen=True)
 class PipelinedClocks:
     """The generic software pipeline; see gemm_schedules.toml for sources."""
 
     efficiency: float = param("fraction of the matrix rate")
     prologue_clk: float = param("clk")
     epilogue_clk: float = param("clk for a 256x256 tile")
-
-
-@dataclass(frozen=True)
-class ScheduleClocks:
-    """All of gemm_schedules.toml."""
-
-    traced: TracedClocks
-    pipelined: PipelinedClocks
-    provenance: tuple[Provenance, ...]
 
 
 @dataclass(frozen=True)
@@ -71,16 +53,10 @@ class Gemm:
 
 
 @cache
-def schedule_clocks() -> ScheduleClocks:
-    """The clocks of gemm_schedules.toml."""
-    provenance: list[Provenance] = []
+def pipelined_clocks() -> tuple[PipelinedClocks, tuple[Provenance, ...]]:
+    """The clocks of gemm_schedules.toml and where they come from."""
     with resources.as_file(resources.files("cdnasim.gpu") / "gemm_schedules.toml") as path:
-        tables = read_toml(path)
-        parts: dict[str, Any] = {}
-        for name, record in (("traced", TracedClocks), ("pipelined", PipelinedClocks)):
-            parts[name], entries = read_record(path, name, tables[name], record)
-            provenance += entries
-    return ScheduleClocks(**parts, provenance=tuple(provenance))
+        return read_record(path, "pipelined", read_toml(path)["pipelined"], PipelinedClocks)
 
 
 def pipeline_stages(schedule: str) -> int | None:
@@ -98,13 +74,12 @@ def pipeline_stages(schedule: str) -> int | None:
 
 
 def traced_profile(
-    gemm: Gemm, trace: KernelTrace, steady: SteadyLoop, machine: Machine
+    gemm: Gemm, trace: KernelTrace, cu: CuProfile, machine: Machine, residents: int
 ) -> WorkgroupProfile:
-    """The profile of a workgroup of the kernel that `trace` describes.
+    """The profile of a workgroup of the kernel that `trace` describes, `residents` on a CU.
 
     Raises InputError if the machine's LDS or matrix rate does not go with the trace.
     """
-    clocks = schedule_clocks().traced
     bm, bn, bk = gemm.tile
     if trace.lds_bytes > machine.compute.lds_bytes:
         raise InputError(
@@ -118,24 +93,27 @@ def traced_profile(
             f"the matrix instructions of {trace.arch} in {gemm.schedule} make {rate:g}"
         )
     a, b = (
-        OperandStream(o.tensor, o.slab_bytes, o.piece_bytes, lead)
-        for o, lead in zip(trace.operands, steady.lead_clk, strict=True)
+        OperandStream(o.tensor, o.slab_bytes, o.piece_bytes, t.lead_clk, t.ahead)
+        for o, t in zip(trace.operands, cu.tolerance, strict=True)
     )
     return WorkgroupProfile(
         name=f"gemm {gemm.schedule} {bm}x{bn}x{bk} {gemm.dtype}",
-        prologue_clk=clocks.prologue_clk,
-        loop_clk=steady.loop_clk,
-        epilogue_clk=clocks.epilogue_clk * bm * bn / 256**2,
+        first_load_clk=cu.first_load_clk,
+        fill_clk=cu.prologue_clk - cu.first_load_clk,
+        prologue_clk=cu.prologue_clk,
+        loop_clk=cu.loop_clk,
+        epilogue_clk=cu.epilogue_clk,
         iterations=gemm.k // bk,
         matrix_clk=trace.matrix_clocks,
         operands=(a, b),
         store_bytes=trace.store_bytes,
+        residents=residents,
     )
 
 
 def pipelined_profile(gemm: Gemm, machine: Machine, stages: int) -> WorkgroupProfile:
     """The profile of the generic pipeline; raises InputError if the stages do not fit the LDS."""
-    clocks = schedule_clocks().pipelined
+    clocks, _ = pipelined_clocks()
     bm, bn, bk = gemm.tile
     piece = bk * ELEMENT_BYTES[gemm.dtype]
     lds = stages * (bm + bn) * piece
@@ -146,17 +124,20 @@ def pipelined_profile(gemm: Gemm, machine: Machine, stages: int) -> WorkgroupPro
         )
     matrix_clk = 2.0 * bm * bn * bk / machine.matrix_rate(gemm.dtype)
     loop_clk = matrix_clk / clocks.efficiency
-    lead = (stages - 1) * loop_clk
+    ahead = stages - 1
+    lead = ahead * loop_clk
     return WorkgroupProfile(
         name=f"gemm {gemm.schedule} {bm}x{bn}x{bk} {gemm.dtype}",
+        first_load_clk=0.0,  # the calibrated prologue holds the first loads' latency
+        fill_clk=0.0,
         prologue_clk=clocks.prologue_clk,
         loop_clk=loop_clk,
         epilogue_clk=clocks.epilogue_clk * bm * bn / 256**2,
         iterations=gemm.k // bk,
         matrix_clk=matrix_clk,
         operands=(
-            OperandStream("A", bm * piece, piece, lead),
-            OperandStream("B", bn * piece, piece, lead),
+            OperandStream("A", bm * piece, piece, lead, ahead),
+            OperandStream("B", bn * piece, piece, lead, ahead),
         ),
         store_bytes=bm * bn * ELEMENT_BYTES["bf16"],  # C leaves as bf16 in all these kernels
     )

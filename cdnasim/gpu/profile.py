@@ -13,14 +13,16 @@ class OperandStream:
     """One operand that a workgroup streams through its loop, a slab per iteration.
 
     slab_bytes: bytes of one slab (B). piece_bytes: contiguous bytes of each of its rows (B).
-    lead_clk: clocks from the issue of a slab's load to the wait that needs it, when nothing stalls:
-    the load latency that the schedule tolerates.
+    lead_clk: the load latency that the schedule tolerates. ahead: iterations from the issue of a
+    slab's load to the wait for it: a latency beyond the lead adds (latency - lead) / ahead to each
+    iteration.
     """
 
     name: str
     slab_bytes: int
     piece_bytes: int
     lead_clk: float
+    ahead: float
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,15 @@ class WorkgroupProfile:
     """Core clocks of one workgroup whose loads all come in time, and the traffic it makes.
 
     prologue, `iterations` of the loop, epilogue; `matrix_clk` of each iteration's `loop_clk` keep
-    the matrix pipe busy. In iteration t the loads of slab t + ceil(lead / loop) are issued.
-    store_bytes leave in the epilogue (B).
+    the matrix pipe busy. The first loads are issued after first_load_clk, and the loop starts no
+    earlier than fill_clk after the first slabs are there. In iteration t the loads of slab
+    t + ceil(ahead) are issued. store_bytes leave in the epilogue (B). residents: workgroups that
+    a CU holds at a time; the clocks are those of one of so many.
     """
 
     name: str
+    first_load_clk: float
+    fill_clk: float
     prologue_clk: float
     loop_clk: float
     epilogue_clk: float
@@ -40,6 +46,7 @@ class WorkgroupProfile:
     matrix_clk: float
     operands: tuple[OperandStream, OperandStream]
     store_bytes: int
+    residents: int = 1
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, get_args, get_type_hints
 from cdnasim.errors import InputError
 
 SIMDS = 4  # of a CU; wave w of a workgroup runs on SIMD w mod 4
-VERSION = 1
+VERSION = 2
 AXES = ("row", "column")
-UNITS = ("mfma", "valu", "salu", "lds", "vmem", "barrier", "wait", "none")
+UNITS = ("mfma", "valu", "salu", "smem", "lds", "vmem", "barrier", "wait", "none")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class TraceOperand:
 class KernelTrace:
     """The trace of a kernel. tile: rows, columns, depth of a k-step. lines: source lines.
 
+    k_steps: of the problem that the loop counts belong to.
     matrix_clocks: of a SIMD's matrix pipe in a k-step. clusters: runs of MFMA between barriers in a
     k-step, of all waves of a SIMD. store_bytes: of C per workgroup.
     """
@@ -109,6 +110,7 @@ class KernelTrace:
     waves_per_simd: int
     lds_bytes: int
     tile: list[int]
+    k_steps: int
     matrix_clocks: int
     clusters: int
     store_bytes: int
@@ -161,7 +163,7 @@ def load_trace(path: Path) -> KernelTrace:
 
 def _check(path: Path, trace: KernelTrace) -> None:
     """Sizes that must be positive, and parts that must go together."""
-    counts = [trace.waves, trace.waves_per_simd, trace.matrix_clocks, *trace.tile]
+    counts = [trace.waves, trace.waves_per_simd, trace.matrix_clocks, trace.k_steps, *trace.tile]
     counts += [o.slab_bytes for o in trace.operands] + [o.piece_bytes for o in trace.operands]
     if min(counts) < 1 or len(trace.tile) != 3 or len(trace.operands) != 2:
         raise InputError(f"{path}: needs a tile of three sizes, two operands, and sizes above 0")

@@ -20,8 +20,13 @@ class Spill:
     """Registers of a tile that do not fit. bytes_per_step: a wave's scratch traffic per k-step."""
 
     tile: RegisterTile
-    count: int
+    registers: tuple[int, ...]
     bytes_per_step: int
+
+    @property
+    def count(self) -> int:
+        """How many they are."""
+        return len(self.registers)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class RegisterNeed:
     agprs: int
     occupancy: int
     spills: tuple[Spill, ...]
+    moved: tuple[int, ...]
 
     @property
     def need(self) -> int:
@@ -89,6 +95,7 @@ def register_needs(program: Program) -> list[RegisterNeed]:
                 agprs=agprs,
                 occupancy=min(target.waves_per_simd, target.registers // max(granule, rounded)),
                 spills=_spills(program, body, alive, need - budget),
+                moved=_moved(program, body, alive, addresses),
             )
         )
     return needs
@@ -150,6 +157,18 @@ def _spills(program: Program, body: list[Node], alive: set[int], over: int) -> t
     """What a compiler would keep in scratch: the registers that a k-step touches least."""
     if over <= 0:
         return ()
+    touches = _touches(body)
+    chosen = sorted(alive, key=lambda register: (touches[register], register))[:over]
+    spills = []
+    for tile in program.registers:
+        mine = [r for r in chosen if tile.first <= r < tile.first + tile.count]
+        if mine:
+            spills.append(Spill(tile, tuple(mine), BYTES * sum(touches[r] for r in mine)))
+    return tuple(spills)
+
+
+def _touches(body: list[Node]) -> Counter[int]:
+    """How often a k-step reads or writes each register."""
     touches: Counter[int] = Counter()
     for node in walk(steady_loop(body).body):
         if isinstance(node, Instruction):
@@ -157,13 +176,27 @@ def _spills(program: Program, body: list[Node], alive: set[int], over: int) -> t
             touches.update(node.dst)
             if node.mfma:
                 touches.update(node.dst)
-    chosen = sorted(alive, key=lambda register: (touches[register], register))[:over]
-    spills = []
-    for tile in program.registers:
-        mine = [r for r in chosen if tile.first <= r < tile.first + tile.count]
-        if mine:
-            spills.append(Spill(tile, len(mine), BYTES * sum(touches[r] for r in mine)))
-    return tuple(spills)
+    return touches
+
+
+def _moved(program: Program, body: list[Node], alive: set[int], addresses: int) -> tuple[int, ...]:
+    """What does not fit the VGPRs beside the addresses, accumulators aside: the least touched.
+
+    hipcc takes AGPRs for accumulators but not for the A and B of an MFMA, unless a kernel pins
+    them (HipKittens, arXiv:2511.08083).
+    """
+    accumulators = {
+        r
+        for tile in program.registers
+        if tile.name == "accumulator"
+        for r in range(tile.first, tile.first + tile.count)
+    }
+    others = alive - accumulators
+    over = len(others) + addresses - target_named(program.arch).architectural_vgprs
+    if over <= 0:
+        return ()
+    touches = _touches(body)
+    return tuple(sorted(others, key=lambda register: (touches[register], register))[:over])
 
 
 def steady_loop(body: list[Node]) -> Loop:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,12 +25,18 @@ from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
 
 OPERANDS = ("A", "B")  # the streamed tensors and the axis of C that chooses their block
 AXES = {"A": "row", "B": "column"}
+REGISTER_BYTES = 4  # of a lane
+ARGUMENT_BYTES = 32  # three pointers and sizes: what s_load_dwordx8 brings
 TURNS = 20  # of the loop until the loads under way are those of a steady state
 
 
-def trace(program: Program) -> KernelTrace:
-    """The trace of a GEMM-shaped program."""
-    reader = _Reader(program)
+def trace(program: Program, registers: str = "pinned") -> KernelTrace:
+    """The trace of a GEMM-shaped program.
+
+    registers: `pinned` as the definition places them; `compiler` with what hipcc adds where they do
+    not fit: reloads and stores of spilled registers, moves of operands out of AGPRs.
+    """
+    reader = _Reader(program, registers == "compiler")
     roles = [reader.role(need) for need in register_needs(program)]
     bodies = [program.of_wave(role.waves[0]) for role in roles]
     groups = [(len(role.waves), body) for role, body in zip(roles, bodies, strict=True)]
@@ -46,6 +53,7 @@ def trace(program: Program) -> KernelTrace:
         waves_per_simd=program.waves_per_simd,
         lds_bytes=program.lds_bytes,
         tile=[bm, bn, bk],
+        k_steps=program.tensors[0].cols // bk,
         matrix_clocks=per_simd,
         clusters=_busiest_simd(roles, [_clusters(body) for body in bodies]),
         store_bytes=bm * bn * program.tensors[2].dtype.bytes,
@@ -68,17 +76,39 @@ def steady_counts(body: Sequence[TraceNode]) -> dict[str, int]:
 class _Reader:
     """Turns instructions into trace instructions; numbers the source lines."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, is_compiled: bool) -> None:
         self.program = program
+        self.is_compiled = is_compiled
         self.lines: dict[Line, int] = {}
+        self.spilled: frozenset[int] = frozenset()
+        self.moved: frozenset[int] = frozenset()
 
     def role(self, need: RegisterNeed) -> TraceRole:
         body = self.program.of_wave(need.waves[0])
         env = {"wave": need.waves[0], "lane": np.arange(LANES), "tile_row": 0, "tile_col": 0}
         k_loop = steady_loop(body)
         env |= {node.variable: 0 for node in walk(body) if isinstance(node, Loop)}
-        nodes = self._nodes(body, env, k_loop)
-        return TraceRole(list(need.waves), need.vgprs, need.agprs, nodes)
+        if self.is_compiled:
+            self.spilled = frozenset(r for spill in need.spills for r in spill.registers)
+            self.moved = frozenset(need.moved) - self.spilled
+        nodes = [*self._entry(), *self._nodes(body, env, k_loop), *self._exit()]
+        over = len(self.spilled)
+        return TraceRole(list(need.waves), need.vgprs - over, need.agprs, nodes)
+
+    def _entry(self) -> list[TraceNode]:
+        """What a compiled kernel does first: it loads its arguments."""
+        load = self._plain("s_load_dwordx8", "smem")
+        wait = self._plain("s_waitcnt", "wait")
+        return [replace(load, bytes=ARGUMENT_BYTES), replace(wait, lgkm=0)]
+
+    def _exit(self) -> list[TraceNode]:
+        return [self._plain("s_endpgm", "salu")]
+
+    def _plain(self, mnemonic: str, unit: str) -> TraceInstruction:
+        """An instruction around the definition's own, on its first line."""
+        first = next(i for i in _instructions(self.program.body)).line
+        line = self.lines.setdefault(first, len(self.lines))
+        return TraceInstruction(mnemonic, unit, line, [], [])
 
     def _nodes(self, body: list[Node], env: dict[str, object], k_loop: Loop) -> list[TraceNode]:
         nodes: list[TraceNode] = []
@@ -87,8 +117,47 @@ class _Reader:
                 inner = self._nodes(node.body, env, k_loop)
                 nodes.append(TraceLoop(node.count, node is k_loop, inner))
             elif isinstance(node, Instruction):
+                nodes += self._fetched(node)
                 nodes.append(self._instruction(node, env))
+                nodes += self._put_away(node)
         return nodes
+
+    def _fetched(self, i: Instruction) -> list[TraceNode]:
+        """What a compiler puts before an instruction whose operands are not in VGPRs."""
+        reads = [*i.src, *(i.dst if i.mfma else ())]
+        nodes: list[TraceNode] = [
+            self._extra(i, "v_accvgpr_read_b32", "valu", dst=r) for r in reads if r in self.moved
+        ]
+        loads = [
+            self._extra(i, "scratch_load_dword", "vmem", dst=r)
+            for r in dict.fromkeys(reads)
+            if r in self.spilled
+        ]
+        if loads:
+            nodes += [*loads, replace(self._extra(i, "s_waitcnt", "wait"), vm=0)]
+        return nodes
+
+    def _put_away(self, i: Instruction) -> list[TraceNode]:
+        """The stores of spilled registers that an instruction writes."""
+        stores = [
+            self._extra(i, "scratch_store_dword", "vmem", src=r) for r in i.dst if r in self.spilled
+        ]
+        if stores and i.unit == "lds":
+            return [replace(self._extra(i, "s_waitcnt", "wait"), lgkm=0), *stores]
+        return [*stores]
+
+    def _extra(
+        self, i: Instruction, mnemonic: str, unit: str, *, dst: int = -1, src: int = -1
+    ) -> TraceInstruction:
+        """An instruction of the compiler's on behalf of `i`."""
+        return TraceInstruction(
+            mnemonic=mnemonic,
+            unit=unit,
+            line=self.lines.setdefault(i.line, len(self.lines)),
+            dst=[dst] if dst >= 0 else [],
+            src=[src] if src >= 0 else [],
+            bytes=REGISTER_BYTES * LANES if unit == "vmem" else 0,
+        )
 
     def _instruction(self, i: Instruction, env: dict[str, object]) -> TraceInstruction:
         clocks, conflicts = 0, 0

@@ -179,24 +179,35 @@ class Builder:
         return Symbol("tile_row"), Symbol("tile_col")
 
     def shared(
-        self, dtype: DType, rows: int, cols: int, buffers: Sequence[int], swizzle: str | None = None
+        self,
+        dtype: DType,
+        rows: int,
+        cols: int,
+        buffers: Sequence[int],
+        swizzle: str | None = None,
+        subtile: tuple[int, int] | None = None,
     ) -> SharedArray:
         """Shared tiles of rows x cols, `buffers` of them in each dimension.
 
-        swizzle: a published name; by default the one of the element's size.
+        swizzle: a published name or "none", of the `subtile` (rows, columns) that it permutes; by
+        default those of the element's size.
         """
         key = (self.target.arch, dtype.bits // 8)
         if key not in SUBTILES:
             known = ", ".join(f"{size} B on {arch}" for arch, size in SUBTILES)
             self._fail(f"no shared tiles of {dtype} on {self.target.arch}; allowed: {known}")
-        sub_rows, sub_cols, usual = SUBTILES[key]
+        *sizes, usual = SUBTILES[key]
+        sub_rows, sub_cols = subtile or sizes
         if rows % sub_rows or cols % sub_cols:
             self._fail(
                 f"a shared tile of {rows}x{cols} {dtype} does not divide into {sub_rows}x{sub_cols}"
             )
         start = as_expr(self._lds_bytes)
         try:
-            chosen = swizzle_named(swizzle) if swizzle else usual
+            if swizzle == "none":
+                chosen = Swizzle("none", ())
+            else:
+                chosen = swizzle_named(swizzle) if swizzle else usual
         except InputError as error:
             self._fail(str(error))
         if self.target.lds_load_bytes == DMA_BYTES and any(

@@ -43,6 +43,7 @@ def test_parameters_are_completed() -> None:
         "tile": "256x256x64",
         "schedule": "pingpong8",
         "order": "row-major",
+        "registers": "pinned",
         "caches": "warm",
     }
     assert list(case.params) == list(GEMM_HELP)

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import math
 import subprocess
 import sys
 from dataclasses import dataclass, fields, replace
@@ -232,16 +233,23 @@ def toy_launch(
 ) -> Launch:
     """Workgroups of 1000-clk k-steps, 900 of them matrix work, on slabs of 1000 and 500 B."""
     used = np.array(blocks, np.int32)
+    b_lead = lead_clk if b_lead_clk is None else b_lead_clk
+
+    def ahead(lead: float) -> int:
+        return max(1, math.ceil(lead / 1000))
+
     profile = WorkgroupProfile(
         name="toy",
+        first_load_clk=0.0,
+        fill_clk=0.0,
         prologue_clk=5000.0,
         loop_clk=1000.0,
         epilogue_clk=2000.0,
         iterations=iterations,
         matrix_clk=900.0,
         operands=(
-            OperandStream("A", 1000, 128, lead_clk),
-            OperandStream("B", 500, 128, lead_clk if b_lead_clk is None else b_lead_clk),
+            OperandStream("A", 1000, 128, lead_clk, ahead(lead_clk)),
+            OperandStream("B", 500, 128, b_lead, ahead(b_lead)),
         ),
         store_bytes=700,
     )
@@ -498,8 +506,10 @@ def test_a_larger_l2_never_misses_more(order: str, warm: bool) -> None:
 
 
 def test_without_drift_and_stalls_all_rounds_are_alike() -> None:
-    machine = vary(still("mi355x"), "l2", bytes=2**40)
-    machine = vary(machine, "llc", read_tbs=ENDLESS)
+    machine = vary(still("mi355x"), "l2", bytes=2**40, latency_clk=0.0)
+    machine = vary(machine, "llc", read_tbs=ENDLESS, latency_ns=0.0)
+    machine = vary(machine, "hbm", latency_ns=0.0)
+    machine = vary(machine, "link", bytes_per_clk=ENDLESS)
     launch = gemm(machine, 8192, 8192, 1024)
     log = play(machine, launch).log
     took = (log.end_clk - log.start_clk).reshape(4, 256)
@@ -511,6 +521,21 @@ def test_without_drift_and_stalls_all_rounds_are_alike() -> None:
     assert np.diff(starts[1:], axis=0) == pytest.approx(
         np.full((2, 256), length + machine.dispatch.restart_clk)
     )
+
+
+def test_a_cu_holds_as_many_workgroups_as_the_profile_says() -> None:
+    machine = still("mi355x")
+    blocks = [(i, 0) for i in range(3 * machine.cus)]
+    single = toy_launch(blocks)
+    double = replace(single, profile=replace(single.profile, residents=2))
+    log = play(machine, double).log
+    here = (log.cu == 0) & (log.xcd == 0)
+    starts, ends = log.start_clk[here], log.end_clk[here]
+    resident = [int(np.sum((starts <= t) & (ends > t))) for t in starts]
+    assert max(resident) == 2
+    first = {(int(x), int(c)) for x, c in zip(log.xcd[:256], log.cu[:256], strict=True)}
+    assert len(first) == machine.cus  # every CU has one before any has two
+    assert play(machine, double).cycles < play(machine, single).cycles
 
 
 def test_drift_spreads_the_starts_more_with_every_round() -> None:
@@ -581,7 +606,8 @@ def test_less_power_is_never_faster() -> None:
     results = [play(vary(machine, "power", limit_w=w), launch) for w in limits]
     for low, high in itertools.pairwise(results):
         assert low.clock_mhz <= high.clock_mhz
-        assert low.time_us >= high.time_us
+        # at the same clock in the end, another guess at the start may still shift a queue
+        assert low.time_us >= high.time_us * (1 - 1e-4)
     assert results[0].clock_mhz < results[1].clock_mhz < results[2].clock_mhz
     assert results[-1].clock_mhz == 1000 * machine.compute.clock_max_ghz
     for result in results:

@@ -8,7 +8,7 @@ import pytest
 
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import GemmCase, check_case
-from cdnasim.gpu.gemm import MAX_WORKGROUP_STEPS, Gemm, pipeline_stages, schedule_clocks
+from cdnasim.gpu.gemm import MAX_WORKGROUP_STEPS, Gemm, pipeline_stages, pipelined_clocks
 from cdnasim.gpu.profile import WorkgroupProfile
 from cdnasim.machine.loader import CONFIDENCES
 
@@ -82,15 +82,19 @@ def test_fp8_operands_make_a_bf16_result(machine: str, tile: str, schedule: str)
 
 def test_the_epilogue_grows_with_the_tile() -> None:
     whole, half = (profile("mi355x", tile=tile) for tile in ("256x256x64", "128x256x64"))
-    assert half.epilogue_clk == whole.epilogue_clk / 2
-    assert half.prologue_clk == whole.prologue_clk
+    assert half.epilogue_clk == pytest.approx(whole.epilogue_clk / 2, rel=0.1)
+    assert half.prologue_clk < whole.prologue_clk
 
 
 def test_a_ping_pong_needs_its_slabs_within_the_k_step() -> None:
-    """The youngest half of A is issued three of four phases before its wait, B's four."""
+    """The youngest half of A is issued three of four phases before its wait, B's four.
+
+    The return of the loads' bytes to the CU takes part of both.
+    """
     found = profile("mi355x")
     a, b = (o.lead_clk / found.loop_clk for o in found.operands)
-    assert 0.75 <= a < 1.0 <= b < 1.25
+    assert 0.65 <= a < 0.75 < b < 1.0
+    assert [o.ahead for o in found.operands] == [1, 1]
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -98,6 +102,7 @@ def test_a_pipeline_of_s_stages_loads_s_minus_one_k_steps_ahead(stages: int) -> 
     found = profile("h200", tile="128x256x64", schedule=f"pipelined:s={stages}")
     for operand in found.operands:
         assert operand.lead_clk == pytest.approx((stages - 1) * found.loop_clk)
+        assert operand.ahead == stages - 1
 
 
 def test_the_generic_pipeline_runs_on_every_machine() -> None:
@@ -142,11 +147,10 @@ def test_a_launch_that_would_take_minutes_is_refused() -> None:
 
 
 def test_clocks_name_their_sources() -> None:
-    clocks = schedule_clocks()
-    assert 0 < clocks.pipelined.efficiency <= 1
-    for entry in clocks.provenance:
-        table, name = entry.key.split(".")
-        assert getattr(getattr(clocks, table), name) == entry.value
+    clocks, provenance = pipelined_clocks()
+    assert 0 < clocks.efficiency <= 1
+    for entry in provenance:
+        assert getattr(clocks, entry.key.split(".")[1]) == entry.value
         assert entry.source and entry.confidence in CONFIDENCES
 
 
@@ -159,8 +163,8 @@ def test_stages_of_a_pipeline() -> None:
 @pytest.mark.parametrize(
     ("schedule", "reason"),
     [
-        ("weave", "schedule 'weave' is unknown; allowed: pingpong8, interleave4, specialized"),
-        ("pingpong8:s=2", "'s=2' is not one of: no options"),
+        ("weave", "schedule 'weave' is unknown; allowed: pingpong8:stagger=1"),
+        ("pingpong8:s=2", "'s=2' is not one of: stagger=<number>"),
         ("specialized:x=2", "'x=2' is not one of: p=<number>, c=<number>"),
         ("specialized:p=four", "'p=four' is not one of: p=<number>, c=<number>"),
         ("pipelined", "needs s=<stages>, a whole number from 2 to 16"),

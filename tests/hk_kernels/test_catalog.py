@@ -31,7 +31,12 @@ OFFERED = [
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ("pingpong8", {}),
+        ("pingpong8", {"stagger": 1, "setprio": 1, "swizzle": 1, "inflight": 3}),
+        (
+            "pingpong8:stagger=0,inflight=1",
+            {"stagger": 0, "setprio": 1, "swizzle": 1, "inflight": 1},
+        ),
+        ("kslices8:mfma=16", {"mfma": 16}),
         ("interleave4", {}),
         ("specialized", {"p": 4, "c": 8, "stages": 2}),
         ("specialized:p=2", {"p": 2, "c": 8, "stages": 2}),
@@ -62,7 +67,6 @@ def test_defaults_stay_as_they_are() -> None:
         "specialized:",
         "specialized:p",
         "specialized:p=",
-        "specialized:p=0",
         "specialized:p=-4",
         "specialized:p=4.0",
         "specialized:p=1234",
@@ -81,7 +85,10 @@ def test_schedules_that_are_none(text: str, refusal: Callable[..., str]) -> None
 
 
 def test_messages_name_what_is_allowed(refusal: Callable[..., str]) -> None:
-    assert schedule_names() == "pingpong8, interleave4, specialized:p=4,c=8,stages=2"
+    assert schedule_names() == (
+        "pingpong8:stagger=1,setprio=1,swizzle=1,inflight=3, kslices8:mfma=32, interleave4, "
+        "specialized:p=4,c=8,stages=2"
+    )
     assert schedule_names() in refusal(parse_schedule, "none")
     message = refusal(parse_schedule, "specialized:p=x")
     assert "'p=x' is not one of: p=<number>, c=<number>, stages=<number>" in message
@@ -134,6 +141,9 @@ def test_a_program_stands_for_any_size() -> None:
 @pytest.mark.parametrize(
     ("schedule", "tile", "reason"),
     [
+        ("pingpong8:inflight=4", (256, 256, 64), "allowed are 0 to 3"),
+        ("kslices8:mfma=8", (256, 256, 64), "allowed are 16 and 32"),
+        ("specialized:p=0", (128, 256, 64), "someone must load"),
         ("pingpong8", (512, 512, 64), "B of LDS needed"),
         ("pingpong8", (16, 16, 64), "does not divide"),
         ("interleave4", (256, 256, 96), "B of LDS needed"),

@@ -100,7 +100,7 @@ def itself(data: Any) -> Any:
 
 
 DAMAGES: list[tuple[str, Callable[[Any], Any], str]] = [
-    ("version", set_to("version", value=2), "trace version 2 is unknown; allowed: 1"),
+    ("version", set_to("version", value=3), "trace version 3 is unknown; allowed: 2"),
     ("no version", without(itself, "version"), "trace version None is unknown"),
     ("unknown key", set_to("colour", value=1), "trace: key 'colour' is unknown"),
     ("missing key", without(itself, "waves"), "trace: key 'waves' is missing"),
