@@ -86,10 +86,14 @@ def simulate(
     lines: Annotated[
         bool, typer.Option("--lines", help="Check the hit rates at 128 B lines (needs numba).")
     ] = False,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(help="Write all workgroups and one CU's waves as a Chrome trace."),
+    ] = None,
 ) -> None:
     """Simulate one launch.
 
-    gemm takes m= n= k= and optionally dtype= tile= schedule= order= caches=.
+    gemm takes m= n= k= and optionally dtype= tile= schedule= order= registers= caches=.
     """
     from cdnasim.experiment.case import check_case, parse_params
     from cdnasim.experiment.linecheck import check_lines
@@ -105,12 +109,19 @@ def simulate(
             "hbm_read_bytes": counts.hbm_read_bytes,
             "l2_channel_imbalance": counts.l2_channel_imbalance,
         }
+    if timeline:
+        from cdnasim.commands import write_text
+        from cdnasim.experiment.timeline import launch_timeline
+
+        write_text(timeline, json.dumps(launch_timeline(case, result)))
     if as_json:
         print(json.dumps(record))
         return
     from cdnasim.commands import print_result
 
     print_result(case, record)
+    if timeline:
+        print(f"Timeline: {timeline}, 1 ns of it is 1 clk")
 
 
 @app.command()

@@ -54,6 +54,12 @@ def print_result(case: GemmCase, record: Mapping[str, Any]) -> None:
         ["MFMA busy", f"{100 * record['mfma_utilisation']:.1f}", "%", "of all CUs' clocks"],
         ["occupancy", f"{100 * record['occupancy']:.1f}", "%", "CU slots with a workgroup"],
     ]
+    rows.append(["k-step", f"{record['k_step_clk']:.0f}", "clk", "with loads that come in time"])
+    for operand, clk in zip(
+        case.profile().operands, record["load_latency_clk"].values(), strict=True
+    ):
+        text = f"on the mean; the schedule tolerates {operand.lead_clk:.0f}"
+        rows.append([f"loads of {operand.name}", f"{clk:.0f}", "clk", text])
     for name, part in record["stalls"].items():
         rows.append([f"clocks: {name}", f"{100 * part:.1f}", "%", STALL_HELP[name]])
     if "lines" in record:
@@ -153,6 +159,8 @@ def _write_rows(path: Path, results: Sequence[Result]) -> None:
         record = result.summary()
         del record["wall_s"]  # the only thing that differs from run to run
         params, stalls = record.pop("params"), record.pop("stalls")
+        latency = record.pop("load_latency_clk")
+        record |= {f"load_latency_clk_{name}": clk for name, clk in latency.items()}
         rows.append({**record, **params, **{f"stall_{k}": v for k, v in stalls.items()}})
     write_text(path, _csv_text(rows))
 

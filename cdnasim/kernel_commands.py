@@ -166,7 +166,7 @@ def print_hot_loop(choice: Choice, wave: int, steps: int, timeline: Path | None)
     """
     from cdnasim.cu.listing import list_loop, stall_shares
     from cdnasim.cu.profile import run_steps
-    from cdnasim.cu.timeline import chrome_trace
+    from cdnasim.cu.timeline import chrome_trace, wave_events
 
     trace = gemm_trace(choice.schedule, choice.target, choice.dtype, choice.tile)
     if wave >= trace.waves:
@@ -185,7 +185,7 @@ def print_hot_loop(choice: Choice, wave: int, steps: int, timeline: Path | None)
     )
     print("All waves' time: " + ", ".join(f"{n} {100 * s:.1f} %" for n, s in shares if s >= 0.005))
     if timeline:
-        write_text(timeline, json.dumps(chrome_trace(trace, result)))
+        write_text(timeline, json.dumps(chrome_trace(wave_events(trace, result))))
         print(f"Timeline: {timeline}, 1 ns of it is 1 clk")
 
 

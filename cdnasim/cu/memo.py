@@ -18,19 +18,19 @@ from cdnasim.trace.model import KernelTrace
 SOURCES = ("cdnasim.cu", "cdnasim.isa", "cdnasim.trace")
 
 
-def kept_profile(trace: KernelTrace, workgroups: int) -> CuProfile:
-    """`cu_profile(trace, workgroups)`, from disk if it was computed before.
+def kept_profile(trace: KernelTrace, residents: int) -> CuProfile:
+    """`cu_profile(trace, residents)`, from disk if it was computed before.
 
     Files lie in CDNASIM_CACHE, else in cdnasim/ of XDG_CACHE_HOME or ~/.cache. Their names are
     hashes of trace, data and program, so nothing outdated is found. A damaged file is computed
     anew; where nothing can be written, nothing is kept.
     """
-    content = json.dumps([dataclasses.asdict(trace), workgroups], separators=(",", ":"))
+    content = json.dumps([dataclasses.asdict(trace), residents], separators=(",", ":"))
     key = hashlib.sha256(_program() + content.encode("utf-8")).hexdigest()
     path = _folder() / f"{key}.json"
     profile = _read(path)
     if profile is None:
-        profile = cu_profile(trace, workgroups)
+        profile = cu_profile(trace, residents)
         _write(path, profile)
     return profile
 
@@ -63,16 +63,15 @@ def _read(path: Path) -> CuProfile | None:
         record = data["profile"]
         if data["checksum"] != _checksum(record):
             return None
-        return CuProfile(
-            **{**record, "tolerance": tuple(Tolerance(**t) for t in record["tolerance"])}
-        )
+        tolerance = tuple(Tolerance(**t) for t in record["tolerance"])
+        loop = tuple(record["loop_clk"])
+        return CuProfile(**{**record, "loop_clk": loop, "tolerance": tolerance})
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(path: Path, profile: CuProfile) -> None:
     record = dataclasses.asdict(profile)
-    record["tolerance"] = list(record["tolerance"])  # as it will be read
     text = json.dumps({"profile": record, "checksum": _checksum(record)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cdnasim.cu.model import PATTERN, ComputeUnit, CuResult
+from cdnasim.cu.model import NEVER, PATTERN, ComputeUnit, CuResult
 from cdnasim.cu.timing import cu_timing
 from cdnasim.errors import InputError
 from cdnasim.trace.model import SIMDS, KernelTrace, TraceInstruction
@@ -33,46 +33,47 @@ class CuProfile:
     """Core clocks of a workgroup whose loads all come at once.
 
     first_load_clk: from its start to its first load; prologue_clk: to its first k-step; loop_clk:
-    of a steady k-step; epilogue_clk: what its life is longer than prologue and k-steps.
-    tolerance: of each operand.
+    of a steady k-step while the CU holds one workgroup, two, …; epilogue_clk: what its life is
+    longer than prologue and k-steps. tolerance: of each operand.
     """
 
     first_load_clk: float
     prologue_clk: float
-    loop_clk: float
+    loop_clk: tuple[float, ...]
     epilogue_clk: float
     tolerance: tuple[Tolerance, ...]
 
 
-def cu_profile(trace: KernelTrace, workgroups: int = 1) -> CuProfile:
-    """Replay `trace`, `workgroups` of it side by side on a CU, until its k-step is steady.
+def cu_profile(trace: KernelTrace, residents: int = 1) -> CuProfile:
+    """Replay `trace` until its k-step is steady, for up to `residents` workgroups on the CU.
 
     Then once for each operand with its loads far too late, for the tolerance. Raises InputError if
-    the k-step does not settle within MAX_STEPS k-steps.
+    a k-step does not settle within MAX_STEPS k-steps.
     """
-    steps = trace.k_steps + FIRST_STEPS
-    before = run_steps(trace, steps, workgroups=workgroups)
-    while steps < MAX_STEPS:
-        steps += max(FIRST_STEPS, steps // 4)
-        result = run_steps(trace, steps, workgroups=workgroups)
-        loop = result.iteration_clk()
-        if abs(loop / before.iteration_clk() - 1) < STEADY:
-            break
-        before = result
-    else:
-        raise InputError(
-            f"{trace.kernel}: the k-step does not settle within {MAX_STEPS} iterations"
-        )
+    loop, steps, result = _steady(trace, 1)
     prologue = min(starts[0] for starts in result.iteration_starts)
     return CuProfile(
         first_load_clk=min(prologue, result.first_load),
         prologue_clk=prologue,
-        loop_clk=loop,
+        loop_clk=(loop, *(_steady(trace, n)[0] for n in range(2, residents + 1))),
         epilogue_clk=max(0.0, result.end - prologue - steps * loop),
-        tolerance=tuple(
-            _tolerance(trace, operand, loop, workgroups) for operand in range(len(trace.operands))
-        ),
+        tolerance=tuple(_tolerance(trace, o, loop) for o in range(len(trace.operands))),
     )
+
+
+def _steady(trace: KernelTrace, workgroups: int) -> tuple[float, int, CuResult]:
+    """The steady k-step of workgroups side by side (clk), and the last replay with its k-steps."""
+    steps = trace.k_steps + FIRST_STEPS
+    result = run_steps(trace, steps, workgroups=workgroups)
+    loop, last = result.iteration_clk(), NEVER
+    while abs(loop / last - 1) >= STEADY:
+        before, last, steps = result, loop, steps + PATTERN
+        if steps > MAX_STEPS:
+            raise InputError(f"{trace.kernel}: no steady k-step within {MAX_STEPS} iterations")
+        result = run_steps(trace, steps, workgroups=workgroups)
+        # Workgroups side by side need not advance alike: what counts is what all of them need.
+        loop = (result.end - before.end) / PATTERN
+    return loop, steps, result
 
 
 def resident_workgroups(trace: KernelTrace, lds_bytes: int) -> int:
@@ -93,7 +94,7 @@ def resident_workgroups(trace: KernelTrace, lds_bytes: int) -> int:
     )
 
 
-def _tolerance(trace: KernelTrace, operand: int, loop: float, workgroups: int) -> Tolerance:
+def _tolerance(trace: KernelTrace, operand: int, loop: float) -> Tolerance:
     """From one replay with the operand so late that the k-step is (latency + rest) / ahead.
 
     A kernel repeats itself within PATTERN k-steps, so `ahead` is a fraction of small numbers.
@@ -103,8 +104,7 @@ def _tolerance(trace: KernelTrace, operand: int, loop: float, workgroups: int) -
     def late(i: TraceInstruction) -> float:
         return latency if i.operand == operand else 0.0
 
-    unit = ComputeUnit(trace, trace.k_steps + FIRST_STEPS, late, workgroups=workgroups)
-    step = unit.run().iteration_clk()
+    step = ComputeUnit(trace, trace.k_steps + FIRST_STEPS, late).run().iteration_clk()
     ahead = float(Fraction(latency / step).limit_denominator(PATTERN))
     return Tolerance(max(0.0, latency - ahead * (step - loop)), ahead)
 

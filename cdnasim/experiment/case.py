@@ -72,7 +72,7 @@ class GemmCase:
         if stages:
             return pipelined_profile(self.gemm, self.machine, stages)
         gemm, machine = self.gemm, self.machine
-        kernel = gemm.schedule, machine.arch, gemm.dtype, gemm.tile, self.params["registers"]
+        kernel = self._kernel
         rows, cols = gemm.grid
         try:
             trace = _trace(*kernel)
@@ -81,7 +81,17 @@ class GemmCase:
             cu = _cu_profile(*kernel, residents)
         except InputError as error:  # which names the kernel's line, not the parameter
             raise InputError(f"tile={_text(gemm.tile)} schedule={gemm.schedule}: {error}") from None
-        return traced_profile(gemm, trace, cu, machine, residents)
+        return traced_profile(gemm, trace, cu, machine)
+
+    @property
+    def _kernel(self) -> tuple[str, str, str, tuple[int, int, int], str]:
+        gemm = self.gemm
+        registers = str(self.params["registers"])
+        return gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile, registers
+
+    def trace(self) -> KernelTrace | None:
+        """The kernel's trace; None for the generic pipeline."""
+        return None if pipeline_stages(self.gemm.schedule) else _trace(*self._kernel)
 
     def run(self, seed: int = 0) -> Result:
         """Simulate the case."""

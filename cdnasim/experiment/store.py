@@ -21,7 +21,7 @@ from cdnasim.memory import fabric
 
 SCALARS = (
     *("machine", "kernel", "params", "time_us", "tflops", "clock_mhz", "cycles"),
-    *("mfma_utilisation", "occupancy", "stalls", "wall_s"),
+    *("mfma_utilisation", "occupancy", "stalls", "k_step_clk", "load_latency_clk", "wall_s"),
 )
 
 

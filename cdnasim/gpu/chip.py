@@ -93,11 +93,15 @@ class Chip:
         self.coalesced = coalesced_fraction(launch, machine.l2.coalesced_cus)
         self.env = simpy.Environment()
         self.stall_llc = 0.0
+        self.latency_sum = [0.0, 0.0]  # of A's and of B's slabs, from request to data (clk)
+        self.slabs = 0  # of each of them
         self.stall_hbm = 0.0
         self.active = 0
         self.wg_xcd = [0] * self.workgroups
         self.wg_cu = [0] * self.workgroups
         self.wg_start = [0.0] * self.workgroups
+        self.wg_loop_start = [0.0] * self.workgroups
+        self.wg_loop_end = [0.0] * self.workgroups
         self.wg_end = [0.0] * self.workgroups
         self.samples: list[tuple[Any, ...]] = []
         self.requests: list[tuple[int, int]] = []
@@ -115,13 +119,15 @@ class Chip:
             1.0 + machine.drift.random_sd * rng.standard_normal(self.workgroups)
         ).tolist()
         profile = self.launch.profile
+        crowds = [[[0] for _ in range(cus)] for _ in self.xcds]  # workgroups on each CU
         for x, xcd in enumerate(self.xcds):
             waiting = -(-(self.workgroups - x) // len(self.xcds))
             for place in range(min(cus * profile.residents, waiting)):
                 cu = place % cus  # every CU gets a workgroup before one gets its second
                 start = place * dispatch.spacing_clk
                 extra = max(0.0, float(cold[x, cu]))
-                self.env.process(self._slot(xcd, x, cu, start, extra, float(steady[x, cu])))
+                speed = float(steady[x, cu])
+                self.env.process(self._slot(xcd, x, cu, start, extra, speed, crowds[x][cu]))
                 self.active += 1
         rounds = math.ceil(self.workgroups / (machine.cus * profile.residents))
         span = profile.prologue_clk + profile.iterations * profile.loop_clk + profile.epilogue_clk
@@ -174,8 +180,19 @@ class Chip:
             )
         )
 
-    def _slot(self, xcd: Xcd, x: int, cu: int, start: float, cold: float, steady: float) -> Events:
-        """One CU: take the XCD's next workgroup, replay its profile, until none is left.
+    def _slot(
+        self,
+        xcd: Xcd,
+        x: int,
+        cu: int,
+        start: float,
+        cold: float,
+        steady: float,
+        crowd: list[int],
+    ) -> Events:
+        """One place on a CU: take the XCD's next workgroup, replay its profile, until none is left.
+
+        crowd: how many workgroups the CU holds, shared by its places.
 
         This loop is the simulator's hot path: names are local, and a slab costs one dictionary
         look-up when it hits.
@@ -197,6 +214,7 @@ class Chip:
             math.ceil(o.ahead) * (loop_clk - o.lead_clk / o.ahead) for o in profile.operands
         )
         ahead = max(a_ahead, b_ahead)
+        shared = profile.shared_loop_clk
         first_load, fill = profile.first_load_clk, profile.fill_clk
         log = self.requests if self.options.log_requests else None
 
@@ -205,10 +223,12 @@ class Chip:
             self.wg_xcd[wg], self.wg_cu[wg], self.wg_start[wg] = x, cu, env.now
             speed = steady * self.wg_speed[wg]
             step_clk = loop_clk * speed
+            crowd[0] += 1
             a_first = int(blocks[wg, 0]) * iterations
             b_first = sizes.first_b + int(blocks[wg, 1]) * iterations
             a_due = [0.0] * (iterations + 1)
             b_due = [0.0] * (iterations + 1)
+            a_latency = b_latency = 0.0
             if first_load:
                 yield timeout(first_load * speed)
             for t in range(-ahead, iterations):
@@ -228,6 +248,7 @@ class Chip:
                             xcd.merged_bytes += a_bytes
                         if ready < now + hit_latency:
                             ready = now + hit_latency
+                    a_latency += ready - now
                     a_due[slab] = now + a_stretch * (ready - now) + a_late
                     if log is not None:
                         log.append((x, key))
@@ -246,6 +267,7 @@ class Chip:
                             xcd.merged_bytes += b_bytes
                         if ready < now + hit_latency:
                             ready = now + hit_latency
+                    b_latency += ready - now
                     b_due[slab] = now + b_stretch * (ready - now) + b_late
                     if log is not None:
                         log.append((x, key))
@@ -262,7 +284,9 @@ class Chip:
                     a_due[0] += shift[0]
                     b_due[0] += shift[1]
                 else:
-                    end = now + step_clk
+                    if t == 0:
+                        self.wg_loop_start[wg] = now
+                    end = now + (step_clk if crowd[0] == 1 else shared[crowd[0] - 2] * speed)
                 if t + 1 < iterations and (a_due[t + 1] > end or b_due[t + 1] > end):
                     slab = t + 1
                     due = max(a_due[slab], b_due[slab])
@@ -279,9 +303,14 @@ class Chip:
                         self.stall_llc += wait - queued
                     end = due
                 yield timeout(end - now)
+            self.wg_loop_end[wg] = env.now
+            self.latency_sum[0] += a_latency
+            self.latency_sum[1] += b_latency
+            self.slabs += iterations
             self._store(xcd, x, wg, capacity, log)
             yield timeout(profile.epilogue_clk * speed)
             self.wg_end[wg] = env.now
+            crowd[0] -= 1
             yield timeout(self.machine.dispatch.restart_clk)
         self.active -= 1
 
@@ -372,8 +401,9 @@ def chip_result(chip: Chip, kernel: str, params: Mapping[str, Any], wall_s: floa
         "prologue_epilogue": edges / slot_clk,
         "no_workgroup": 1.0 - resident / slot_clk,
     }
-    stalls["loop_overhead"] = max(0.0, 1.0 - activity.matrix - sum(stalls.values()))
-    stalls["busy"] = activity.matrix
+    own_matrix = activity.matrix / profile.residents
+    stalls["loop_overhead"] = max(0.0, 1.0 - own_matrix - sum(stalls.values()))
+    stalls["busy"] = own_matrix
     clk, l2_read, l2_hit, llc_read, llc_hit, hbm_read, clock = zip(*chip.samples, strict=True)
     return Result(
         machine=machine.name,
@@ -387,6 +417,11 @@ def chip_result(chip: Chip, kernel: str, params: Mapping[str, Any], wall_s: floa
         mfma_utilisation=activity.matrix,
         occupancy=resident / slot_clk,
         stalls=stalls,
+        k_step_clk=profile.loop_clk,
+        load_latency_clk={
+            operand.name: total / chip.slabs
+            for operand, total in zip(profile.operands, chip.latency_sum, strict=True)
+        },
         series=TimeSeries(
             clk=np.array(clk),
             l2_read=np.array(l2_read),
@@ -400,6 +435,8 @@ def chip_result(chip: Chip, kernel: str, params: Mapping[str, Any], wall_s: floa
             xcd=np.array(chip.wg_xcd, dtype=np.int32),
             cu=np.array(chip.wg_cu, dtype=np.int32),
             start_clk=np.array(chip.wg_start),
+            loop_start_clk=np.array(chip.wg_loop_start),
+            loop_end_clk=np.array(chip.wg_loop_end),
             end_clk=np.array(chip.wg_end),
         ),
         wall_s=wall_s,

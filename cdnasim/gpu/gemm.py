@@ -74,9 +74,9 @@ def pipeline_stages(schedule: str) -> int | None:
 
 
 def traced_profile(
-    gemm: Gemm, trace: KernelTrace, cu: CuProfile, machine: Machine, residents: int
+    gemm: Gemm, trace: KernelTrace, cu: CuProfile, machine: Machine
 ) -> WorkgroupProfile:
-    """The profile of a workgroup of the kernel that `trace` describes, `residents` on a CU.
+    """The profile of a workgroup of the kernel that `trace` describes.
 
     Raises InputError if the machine's LDS or matrix rate does not go with the trace.
     """
@@ -101,13 +101,14 @@ def traced_profile(
         first_load_clk=cu.first_load_clk,
         fill_clk=cu.prologue_clk - cu.first_load_clk,
         prologue_clk=cu.prologue_clk,
-        loop_clk=cu.loop_clk,
+        loop_clk=cu.loop_clk[0],
         epilogue_clk=cu.epilogue_clk,
         iterations=gemm.k // bk,
         matrix_clk=trace.matrix_clocks,
         operands=(a, b),
         store_bytes=trace.store_bytes,
-        residents=residents,
+        residents=len(cu.loop_clk),
+        shared_loop_clk=cu.loop_clk[1:],
     )
 
 

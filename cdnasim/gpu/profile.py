@@ -33,7 +33,7 @@ class WorkgroupProfile:
     the matrix pipe busy. The first loads are issued after first_load_clk, and the loop starts no
     earlier than fill_clk after the first slabs are there. In iteration t the loads of slab
     t + ceil(ahead) are issued. store_bytes leave in the epilogue (B). residents: workgroups that
-    a CU holds at a time; the clocks are those of one of so many.
+    a CU holds at a time at most; shared_loop_clk: a k-step while it holds two, three, ….
     """
 
     name: str
@@ -47,6 +47,7 @@ class WorkgroupProfile:
     operands: tuple[OperandStream, OperandStream]
     store_bytes: int
     residents: int = 1
+    shared_loop_clk: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

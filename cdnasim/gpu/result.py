@@ -49,18 +49,26 @@ class TimeSeries:
 
 @dataclass(frozen=True)
 class WorkgroupLog:
-    """For each workgroup in launch order: where it ran and when. clk from the launch's start."""
+    """For each workgroup in launch order: where it ran and when. clk from the launch's start.
+
+    loop_start_clk, loop_end_clk: its first k-step's start and its last one's end.
+    """
 
     xcd: NDArray[np.int32]
     cu: NDArray[np.int32]
     start_clk: NDArray[np.float64]
+    loop_start_clk: NDArray[np.float64]
+    loop_end_clk: NDArray[np.float64]
     end_clk: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Result:
-    """One simulated launch. Stalls are fractions of all CU slots' time and sum to 1 with `busy`.
+    """One simulated launch. Stalls are fractions of all CU slots' time and sum to 1 with `busy`,
+    the matrix pipe's work for the slot's own workgroup.
 
+    k_step_clk: of a k-step whose loads come in time. load_latency_clk: of each operand's slabs
+    from the request to the data, on the mean.
     Fields named as in `simulate --json`; times in us, clocks in MHz, bytes in B.
     """
 
@@ -75,6 +83,8 @@ class Result:
     mfma_utilisation: float
     occupancy: float
     stalls: dict[str, float]
+    k_step_clk: float
+    load_latency_clk: dict[str, float]
     series: TimeSeries = field(repr=False)
     log: WorkgroupLog = field(repr=False)
     wall_s: float = 0.0
@@ -105,5 +115,7 @@ class Result:
             "mfma_utilisation": self.mfma_utilisation,
             "occupancy": self.occupancy,
             "stalls": self.stalls,
+            "k_step_clk": self.k_step_clk,
+            "load_latency_clk": self.load_latency_clk,
             "wall_s": self.wall_s,
         }

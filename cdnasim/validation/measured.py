@@ -38,6 +38,7 @@ METRICS = {
     "tflops": Metric("TFLOPS", "high"),
     "time_us": Metric("us", "low"),
     "cycles": Metric("clk", "low"),
+    "k_step_clk": Metric("clk", "low"),
     "clock_mhz": Metric("MHz"),
     "l2_hit": Metric(FRACTION, "high"),
     "llc_hit": Metric(FRACTION),

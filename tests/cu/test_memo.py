@@ -55,7 +55,7 @@ def test_a_profile_is_found_again(
         lambda text: "[]",
         lambda text: "7",
         lambda text: json.dumps({"profile": {}, "checksum": ""}),
-        lambda text: text.replace('"loop_clk": ', '"loop_clk": 1'),
+        lambda text: text.replace('"prologue_clk": ', '"prologue_clk": 1'),
         lambda text: text.replace("loop_clk", "loop"),
     ],
 )
