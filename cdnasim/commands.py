@@ -19,11 +19,14 @@ from cdnasim.experiment.sweep import run_cases
 from cdnasim.terminal import print_table, progress_bar
 
 if TYPE_CHECKING:
-    from cdnasim.experiment.scenario import Scenario
+    from plotly.graph_objects import Figure
+
+    from cdnasim.experiment.scenario import Group, Scenario
     from cdnasim.gpu.result import Result
     from cdnasim.validation.calibrate import Calibration
     from cdnasim.validation.run import Report as Validation
 
+MAX_GANTTS = 8  # kernels of a group that are drawn
 MAX_SHOWN_TILES = 1_000_000
 # heading, key of Result.summary(), factor, format
 COLUMNS = (
@@ -99,34 +102,62 @@ def report_scenario(scenario: Scenario, out: Path, *, jobs: int, seed: int) -> P
     with progress_bar(scenario.name) as progress:
         results = iter(run_cases(cases, seed=seed, jobs=jobs, store=store, progress=progress))
     print(scenario.title)
-    groups = []
+    pages = []
+    from cdnasim.experiment.explain import limit
+    from cdnasim.plots.scenario_page import LaunchGroup, labels_of, scenario_report
+
     for group in scenario.groups:
         group_results = [next(results) for _ in group.cases]
         measured = measured_of(group.cases, found)
-        label = _label_key(group.cases)
-        labels = [str(case.params[label]) for case in group.cases]
-        _print_group(group.title, label, labels, [r.summary() for r in group_results], measured)
-        groups.append((group.title, group.cases, group_results, measured))
-    _write_rows(out / "rows.csv", [r for g in groups for r in g[2]])
-    from cdnasim.plots.scenario_page import LaunchGroup, scenario_report
-
-    pages = [
-        LaunchGroup(
-            title=title,
-            results=group_results,
-            blocks=[case.launch().blocks for case in group_cases],
-            tiles=[case.gemm.grid for case in group_cases],
-            measured=measured,
+        labels, by = labels_of(group_results)
+        _print_group(group.title, by, labels, [r.summary() for r in group_results], measured)
+        kernels = _print_kernels(group, by, labels)
+        limits = [limit(c, r) for c, r in zip(group.cases, group_results, strict=True)]
+        print()
+        for label, text in zip(labels, limits, strict=True):
+            print(f"{label}: {text}.")
+        pages.append(
+            LaunchGroup(
+                title=group.title,
+                results=group_results,
+                blocks=[case.launch().blocks for case in group.cases],
+                tiles=[case.gemm.grid for case in group.cases],
+                measured=measured,
+                limits=limits,
+                kernels=kernels,
+                gantts=_gantts(group.cases, group_results),
+            )
         )
-        for title, group_cases, group_results, measured in groups
-    ]
+    _write_rows(out / "rows.csv", [r for page in pages for r in page.results])
     return scenario_report(scenario.title, scenario.question, pages, out / "report.html")
 
 
-def _label_key(cases: Sequence[GemmCase]) -> str:
-    """The parameter that the cases differ in."""
-    differing = [key for key in cases[0].params if len({str(c.params[key]) for c in cases}) > 1]
-    return differing[0] if differing else "order"
+def _print_kernels(group: Group, by: str, labels: Sequence[str]) -> list[list[str]]:
+    """What the kernels of a group ask for, if they differ; a row a case, empty without a kernel."""
+    from cdnasim.experiment.kernel_facts import HEADINGS, kernel_facts
+
+    if len({case.kernel for case in group.cases}) == 1:
+        return []
+    rows = [kernel_facts(case) or [] for case in group.cases]
+    shown = [[label, *row] for label, row in zip(labels, rows, strict=True) if row]
+    if shown:
+        print_table(f"{group.title}: the kernels", (by, *HEADINGS), shown)
+    return rows
+
+
+def _gantts(cases: Sequence[GemmCase], results: Sequence[Result]) -> list[Figure | None]:
+    """The waves of a CU for each kernel of a group, at its first case."""
+    from cdnasim.experiment.timeline import replay_with_latency
+    from cdnasim.plots.gantt import cu_gantt
+
+    figures: list[Figure | None] = []
+    seen: set[object] = set()
+    for case, result in zip(cases, results, strict=True):
+        trace = None if case.kernel in seen or len(seen) == MAX_GANTTS else case.trace()
+        figures.append(cu_gantt(trace, replay_with_latency(trace, result)) if trace else None)
+        if trace:
+            seen.add(case.kernel)
+    return figures
 
 
 def _print_group(

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
-import inspect
 import json
 import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ import numpy as np
 from cdnasim.commands import write_text
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import parse_params
+from cdnasim.experiment.kernel_facts import hot_loop_lines
 from cdnasim.isa import phase_solver
 from cdnasim.isa.lds import LANES, LdsInstruction, lane_ranges, lds_instructions, phases_of, picture
 from cdnasim.isa.swizzle import check_tile, search, swizzle_named
@@ -42,7 +40,7 @@ from hk_kernels.lower.figures import (
     program_mfma,
     registers_figure,
 )
-from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program
+from hk_kernels.lower.program import Instruction, Loop, Node, Program
 from hk_kernels.lower.reference import KernelError, execute
 from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
 from hk_kernels.lower.target import target_named
@@ -264,28 +262,6 @@ def write_figure(kind: str, choice: Choice, out: Path) -> None:
         svg = registers_figure(program)
     write_text(out, svg)
     print(f"Figure: {out}")
-
-
-def hot_loop_lines(definition: Kernel, loop: Line) -> int:
-    """Lines of a definition that make up the loop at `loop`, helpers it calls included.
-
-    Blank lines and comments do not count.
-    """
-    texts, first = inspect.getsourcelines(definition.function)
-    tree = ast.parse(textwrap.dedent("".join(texts)))
-    helpers = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    todo: list[ast.For | ast.FunctionDef] = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.For) and node.lineno + first - 1 == loop.number
-    ]
-    numbers: set[int] = set()
-    for node in todo:  # grows by the helpers found
-        numbers |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        names = {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
-        todo += [helpers[name] for name in sorted(names) if helpers.get(name, node) not in todo]
-    lines = (texts[number - 1].strip() for number in numbers)
-    return sum(1 for line in lines if line and not line.startswith("#"))
 
 
 def _role_record(role: TraceRole, need: RegisterNeed, lines: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class GemmCase:
         if stages:
             return pipelined_profile(self.gemm, self.machine, stages)
         gemm, machine = self.gemm, self.machine
-        kernel = self._kernel
+        kernel = self.kernel
         rows, cols = gemm.grid
         try:
             trace = _trace(*kernel)
@@ -84,14 +84,15 @@ class GemmCase:
         return traced_profile(gemm, trace, cu, machine)
 
     @property
-    def _kernel(self) -> tuple[str, str, str, tuple[int, int, int], str]:
+    def kernel(self) -> tuple[str, str, str, tuple[int, int, int], str]:
+        """What tells its kernel from others: schedule, target, dtype, tile, registers."""
         gemm = self.gemm
         registers = str(self.params["registers"])
         return gemm.schedule, self.machine.arch, gemm.dtype, gemm.tile, registers
 
     def trace(self) -> KernelTrace | None:
         """The kernel's trace; None for the generic pipeline."""
-        return None if pipeline_stages(self.gemm.schedule) else _trace(*self._kernel)
+        return None if pipeline_stages(self.gemm.schedule) else _trace(*self.kernel)
 
     def run(self, seed: int = 0) -> Result:
         """Simulate the case."""

@@ -90,21 +90,24 @@ def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scen
 
 def _group(path: Path, number: int, table: Any, machine: str, changes: Mapping[str, str]) -> Group:
     where = f"{path}: group {number}"
-    check_keys(where, table, ("title", "params", "sweep"))
+    check_keys(where, table, ("title", "params"), ("sweep", "cases"))
     if not isinstance(table["title"], str):
         raise InputError(f"{where}: title must be a text")
-    for part in ("params", "sweep"):
-        check_keys(f"{where}: {part}", table[part], (), tuple(GEMM_HELP))
-    sweep = {
-        key: _texts(path, f"group {number}: sweep.{key}", v) for key, v in table["sweep"].items()
-    }
+    listed = table.get("cases", [{}])
+    if not isinstance(listed, list) or not listed:
+        raise InputError(f"{where}: cases must be a list of tables that is not empty")
+    swept = table.get("sweep", {})
+    parts = [("params", table["params"]), ("sweep", swept), *(("cases", c) for c in listed)]
+    for part, content in parts:
+        check_keys(f"{where}: {part}", content, (), tuple(GEMM_HELP))
+    sweep = {key: _texts(path, f"group {number}: sweep.{key}", v) for key, v in swept.items()}
     for key, values in sweep.items():
         if not values:
             raise InputError(f"{where}: sweep.{key} must not be empty")
-    points = itertools.product(*sweep.values())
+    points = [dict(zip(sweep, point, strict=True)) for point in itertools.product(*sweep.values())]
     cases = []
-    for point in points:
-        params = {**table["params"], **dict(zip(sweep, point, strict=True)), **changes}
+    for one, point in itertools.product(listed, points):
+        params = {**table["params"], **one, **point, **changes}
         try:
             cases.append(check_case(machine, "gemm", params))
         except InputError as error:

@@ -6,10 +6,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdnasim.experiment.kernel_facts import HEADINGS
 from cdnasim.gpu.result import Result
 from cdnasim.plots.figures import (
     Row,
@@ -20,6 +22,9 @@ from cdnasim.plots.figures import (
 )
 from cdnasim.plots.launch_figures import hit_rate_over_time, rounds_of, xcd_map, xcds_per_block
 from cdnasim.plots.report import Report
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
 
 DETAILED = 8  # results that get a section with their own figures
 LABEL_CHARS = 60
@@ -41,7 +46,8 @@ class LaunchGroup:
     The sequences have an entry per result. blocks: the block of A and of B that each workgroup
     reads (`Launch.blocks`), shape (workgroups, 2). tiles: how many blocks A and B have
     (`Launch.block_counts`), which for a GEMM is the shape of the tile grid. measured: metric ->
-    value in the unit of `Result.summary()`, empty if nothing is known.
+    value in the unit of `Result.summary()`, empty if nothing is known. limits: what limits each.
+    kernels: a row of `kernel_facts` each, or none at all. gantts: the waves of a CU, where shown.
     """
 
     title: str
@@ -49,6 +55,9 @@ class LaunchGroup:
     blocks: Sequence[NDArray[np.integer]]
     tiles: Sequence[tuple[int, int]]
     measured: Sequence[Mapping[str, float]]
+    limits: Sequence[str] = ()
+    kernels: Sequence[Sequence[str]] = ()
+    gantts: Sequence[Figure | None] = ()
 
 
 def scenario_report(
@@ -62,15 +71,25 @@ def scenario_report(
 
 
 def _add_group(report: Report, group: LaunchGroup, *, is_open: bool) -> None:
-    labels, by = _labels(group.results)
+    labels, by = labels_of(group.results)
     known = zip(labels, group.results, group.measured, strict=True)
     rows = [Row(label, result.summary(), measured) for label, result, measured in known]
     report.add_heading(group.title)
     _add_summary(report, rows, by)
+    if group.limits:
+        sentences = list(zip(labels, group.limits, strict=True))
+        report.add_table("What limits each", (by, "limit"), sentences)
+    if any(group.kernels):
+        facts = [[label, *row] for label, row in zip(labels, group.kernels, strict=True) if row]
+        report.add_table("The kernels", (by, *HEADINGS), facts)
     report.add_figure("Time", time_by_order(rows, by))
     report.add_figure("Cache hit rates", hit_rates_by_order(rows, by))
     report.add_figure("Traffic", traffic_by_order(rows, by))
     report.add_figure("Stalls", stall_breakdown(rows, by))
+    for label, gantt in zip(labels, group.gantts, strict=False):
+        if gantt:
+            with report.details(f"The waves of a CU over two k-steps, {by}: {label}"):
+                report.add_figure("Waves of a CU", gantt)
     details = list(zip(labels, group.results, group.blocks, group.tiles, strict=True))[:DETAILED]
     cut = f"; the first {DETAILED} of {len(labels)}" if len(labels) > DETAILED else ""
     report.add_heading(f"{group.title}: launch by launch{cut}")
@@ -83,17 +102,20 @@ def _add_group(report: Report, group: LaunchGroup, *, is_open: bool) -> None:
             report.add_figure("Over time", hit_rate_over_time(result))
 
 
-def _labels(results: Sequence[Result]) -> tuple[list[str], str]:
+def labels_of(results: Sequence[Result]) -> tuple[list[str], str]:
     """A unique label for each result from what differs between them, and the name of that."""
     facts = [{"machine": r.machine, "kernel": r.kernel, **r.params} for r in results]
     keys = list(dict.fromkeys(key for fact in facts for key in fact))
     keys = [key for key in keys if len({str(fact.get(key)) for fact in facts}) > 1]
+    keys.sort(key=lambda key: key != "schedule")  # what a reader looks for first
     keys = keys or ["order" if all("order" in fact for fact in facts) else "kernel"]
     labels: list[str] = []
     for fact in facts:
         texts = [str(fact.get(key, "-")) for key in keys]
-        pairs = [f"{key}={text}" for key, text in zip(keys, texts, strict=True)]
-        label = texts[0] if len(keys) == 1 else ", ".join(pairs)
+        # A bare number needs its key, other values speak for themselves.
+        pairs = zip(keys, texts, strict=True)
+        named = [f"{key}={text}" if text.isdigit() else text for key, text in pairs]
+        label = texts[0] if len(keys) == 1 else ", ".join(named)
         if len(label) > LABEL_CHARS:
             half = LABEL_CHARS // 2 - 1
             label = f"{label[:half]}…{label[-half:]}"

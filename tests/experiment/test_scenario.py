@@ -141,7 +141,9 @@ def test_a_case_is_recognised_by_its_meaning() -> None:
         ("k = [64, 128]", "k = [6.4]", ": group 1: sweep.k must be a list of texts or numbers"),
         ("k = [64, 128]", "k = []", ": group 1: sweep.k must not be empty"),
         ("sweep = {}", "sweep = 3", ": group 2: sweep: must be a table"),
-        ("sweep = {}", "", ": group 2: key 'sweep' is missing"),
+        ("sweep = {}", "cases = []", ": group 2: cases must be a list of tables that is not"),
+        ("sweep = {}", "cases = [3]", ": group 2: cases: must be a table"),
+        ("sweep = {}", "cases = [{depth = 3}]", ": group 2: cases: unknown key 'depth'"),
     ],
 )
 def test_malformed_files_are_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
@@ -183,3 +185,16 @@ def test_unknown_names_and_changes_are_refused(tmp_path: Path) -> None:
     text = TEXT.replace('kernel = "gemm"', 'kernel = "gemm"\nmeasured = ["nope"]')
     with pytest.raises(InputError, match="measured suite 'nope' is unknown; allowed: h200_grid"):
         measured_for(load_scenario(scenario_file(tmp_path, text)))
+
+
+def test_listed_cases_are_swept_too(tmp_path: Path) -> None:
+    text = TEXT.replace(
+        "sweep = {}", 'cases = [{dtype = "fp16"}, {dtype = "bf16"}]\nsweep = {k = [64, 128]}', 1
+    )
+    group = load_scenario(str(scenario_file(tmp_path, text))).groups[1]
+    assert [(c.gemm.dtype, c.gemm.k) for c in group.cases] == [
+        ("fp16", 64),
+        ("fp16", 128),
+        ("bf16", 64),
+        ("bf16", 128),
+    ]

@@ -54,9 +54,12 @@ def make_result(order="row-major", time_us=1000.0, llc=True, **params):
         mfma_utilisation=0.5,
         occupancy=1.0,
         stalls={"hbm": 0.3, "tail": 0.2, "busy": 0.5},
+        k_step_clk=100.0,
+        load_latency_clk={"A": 500.0, "B": 400.0},
         series=TimeSeries(clk, read, hit, llc_read, llc_hit, hbm, np.full(SAMPLES, 2.0)),
         log=WorkgroupLog(
-            (ids % XCDS).astype(np.int32), (local % CUS).astype(np.int32), start, start + 90
+            *((ids % XCDS).astype(np.int32), (local % CUS).astype(np.int32)),
+            *(start, start + 5, start + 80, start + 90),
         ),
     )
 
@@ -138,7 +141,8 @@ def test_rounds_rank_start_times_on_each_xcd():
 
 def test_rounds_of_fewer_workgroups_than_cus():
     start = np.array([5.0, 1.0, 3.0])
-    log = WorkgroupLog(np.zeros(3, np.int32), np.arange(3, dtype=np.int32), start, start + 1)
+    xcd, cu = np.zeros(3, np.int32), np.arange(3, dtype=np.int32)
+    log = WorkgroupLog(xcd, cu, start, start, start + 1, start + 1)
     assert rounds_of(log).tolist() == [0, 0, 0]
 
 
@@ -301,9 +305,9 @@ def test_labels_tell_results_apart_by_what_differs(tmp_path):
     args = ("t", "q", [LaunchGroup("g", results, [row_major_blocks()] * 3, [GRID] * 3, [{}] * 3)])
     page = Page(scenario_report(*args, tmp_path / "r.html").read_text(encoding="utf-8"))
     for label in (
-        "m=4096, order=row-major",
-        "m=8192, order=hilbert",
-        "m=4096, order=row-major (2)",
+        "m=4096, row-major",
+        "m=8192, hilbert",
+        "m=4096, row-major (2)",
     ):
         assert f"m, order: {label}" in page.texts
 

@@ -57,15 +57,17 @@ def fake(machine: str, kernel: str, params: Mapping[str, str]) -> Result:
         kernel=kernel,
         params=dict(params),
         time_us=10.0,
-        tflops=60.0 if params["order"] == "row-major" else 66.0,
+        tflops=60.0 if params.get("order") == "row-major" else 66.0,
         clock_mhz=1000.0,
         cycles=10_000.0,
         traffic=Traffic(100, 100, 75, 0, 25, 5, 20, 7),
         mfma_utilisation=0.5,
         occupancy=1.0,
         stalls={},
+        k_step_clk=100.0,
+        load_latency_clk={},
         series=TimeSeries(none, ints, ints, ints, ints, ints, none),
-        log=WorkgroupLog(slots, slots, none, none),
+        log=WorkgroupLog(slots, slots, none, none, none, none),
     )
 
 

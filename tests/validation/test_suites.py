@@ -28,8 +28,13 @@ def test_every_row_of_the_sources_is_there() -> None:
         "h200_grid_order": dict.fromkeys(h200, 28),
         "xcd_grid_order": dict.fromkeys(("tflops", "l2_hit", "llc_hit"), 4),
         "window_sweep": dict.fromkeys(("tflops", "time_us"), 5),
-        "hk_bf16_gemm": dict.fromkeys(("tflops", "time_us"), 10),
-        "hk_schedules": {"tflops": 13, "time_us": 9},
+        "traced_loops": {"k_step_clk": 2},
+        "hk_bf16_gemm": dict.fromkeys(("tflops", "time_us"), 6),
+        "hk_fp8_gemm": {"tflops": 2, "time_us": 1},
+        "wave_specialisation": dict.fromkeys(("tflops", "time_us"), 12),
+        "pingpong_interleave": {"tflops": 6},
+        "mi325x_gemm": dict.fromkeys(("tflops", "time_us"), 1),
+        "aiter_gemm": {"time_us": 144},
     }
 
 
@@ -38,6 +43,8 @@ def test_time_and_rate_of_a_case_agree() -> None:
     times = [m for m in ALL if m.metric == "time_us"]
     assert times
     for m in times:
+        if (m.suite, m.case) not in rate:
+            continue  # published as a time alone
         flops = 2 * prod(size(m))
         assert flops / m.value / 1e6 == pytest.approx(rate[m.suite, m.case], rel=2e-4), m.where
 
@@ -46,7 +53,8 @@ def test_tiles_divide_the_output_and_orders_exist() -> None:
     for m in ALL:
         tile = [int(side) for side in m.params["tile"].split("x")]
         assert all(whole % part == 0 for whole, part in zip(size(m), tile, strict=True)), m.where
-        assert parse_order(m.params["order"]).spec == m.params["order"]
+        order = m.params.get("order", "row-major")
+        assert parse_order(order).spec == order
 
 
 def test_hbm_traffic_is_possible() -> None:
