@@ -40,7 +40,9 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder for report and r
 CORES = os.cpu_count() or 1
 INTERRUPTED = 130  # exit code after Ctrl-C, as shells have it
 Schedule = Annotated[str, typer.Argument(help="As in `kernel list`, such as pingpong8.")]
-KernelParams = Annotated[list[str] | None, typer.Argument(help="tile= dtype=", show_default=False)]
+KernelParams = Annotated[
+    list[str] | None, typer.Argument(help="tile= dtype= registers=", show_default=False)
+]
 LdsName = Annotated[str, typer.Argument(help="As in `lds list`, such as ds_read_b128.")]
 Target = Annotated[str, typer.Option("--target", help="gfx950 or gfx942.")]
 OutFile = Annotated[Path, typer.Option("--out", help="File to write.")]
@@ -326,22 +328,38 @@ def kernel_show(
 
 @app.command()
 def listing(
-    schedule: Annotated[str, typer.Argument(help="A schedule; `kernel list` names them.")],
-    params: Params = None,
-    target: Annotated[str, typer.Option(help="gfx950 or gfx942")] = "gfx950",
+    schedule: Annotated[
+        str, typer.Argument(help="A schedule (`kernel list` names them) or a trace file (*.gz).")
+    ],
+    params: KernelParams = None,
+    target: Target = "gfx950",
     wave: Annotated[int, typer.Option(help="A wave of the role to list.", min=0)] = 0,
     steps: Annotated[int, typer.Option(help="K-steps to simulate.", min=4, max=256)] = 12,
+    workgroups: Annotated[int, typer.Option(help="Side by side on the CU.", min=1, max=8)] = 1,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Scalar and instruction caches are empty.")
+    ] = False,
+    assume_unknown: Annotated[
+        bool, typer.Option("--assume-unknown", help="Pessimistic clocks for unknown instructions.")
+    ] = False,
     timeline: Annotated[
         Path | None, typer.Option(help="Write all waves as a Chrome trace, for Perfetto.")
+    ] = None,
+    att: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a folder as rocprofv3's thread trace, for rocprof-compute-viewer."
+        ),
     ] = None,
 ) -> None:
     """Replay a kernel on one compute unit: its hot loop with clocks and stalls.
 
-    Takes tile= and dtype=. Loads come at once: what is left is the schedule's own.
+    Takes tile=, dtype= and registers=. Loads come at once: what is left is the schedule's own.
     """
-    from cdnasim.kernel_commands import choose, print_hot_loop
+    from cdnasim.kernel_commands import Replay, print_hot_loop, traced_kernel
 
-    print_hot_loop(choose(schedule, params or [], target), wave, steps, timeline)
+    replay = Replay(wave, steps, workgroups, cold, assume_unknown, timeline, att)
+    print_hot_loop(*traced_kernel(schedule, params or [], target), replay)
 
 
 @kernel_app.command("listing")

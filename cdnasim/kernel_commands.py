@@ -16,7 +16,7 @@ import numpy as np
 
 from cdnasim.commands import write_text
 from cdnasim.errors import InputError
-from cdnasim.experiment.case import parse_params
+from cdnasim.experiment.case import REGISTERS, parse_params
 from cdnasim.experiment.kernel_facts import hot_loop_lines
 from cdnasim.isa import phase_solver
 from cdnasim.isa.lds import LANES, LdsInstruction, lane_ranges, lds_instructions, phases_of, picture
@@ -44,7 +44,6 @@ from hk_kernels.lower.program import Instruction, Loop, Node, Program
 from hk_kernels.lower.reference import KernelError, execute
 from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
 from hk_kernels.lower.target import target_named
-from hk_kernels.lower.trace import trace
 from hk_kernels.tile.dtypes import DTYPES, DType
 from hk_kernels.tile.language import Kernel
 
@@ -59,12 +58,13 @@ RoleRow = tuple[str, Sequence[object], str]  # name, a value a role, unit or not
 
 @dataclass(frozen=True)
 class Choice:
-    """A kernel as the command line names it: schedule, target, element type, tile."""
+    """A kernel as the command line names it: schedule, target, element type, tile, registers."""
 
     schedule: str
     target: str
     dtype: str
     tile: tuple[int, int, int]
+    registers: str
 
     @property
     def definition(self) -> Kernel:
@@ -73,18 +73,27 @@ class Choice:
 
     def program(self, grid: tuple[int, int] = (1, 1)) -> Program:
         """The lowered program; raises InputError for what target or kernel do not allow."""
-        return gemm_program(self.schedule, self.target, self.dtype, self.tile, grid)
+        spills = self.registers == "compiler"
+        kernel = self.schedule, self.target, self.dtype, self.tile
+        return gemm_program(*kernel, grid, allow_spills=spills)
+
+    def trace(self) -> KernelTrace:
+        """Its trace."""
+        return gemm_trace(self.schedule, self.target, self.dtype, self.tile, self.registers)
 
     def __str__(self) -> str:
         return f"{self.schedule} on {self.target}: {self.dtype}, tile {_by(self.tile)}"
 
 
 def choose(schedule: str, pairs: Sequence[str], target: str) -> Choice:
-    """The kernel of `schedule` with parameters tile= and dtype=; raises InputError.
+    """The kernel of `schedule` with parameters tile=, dtype=, registers=; raises InputError.
 
     The default tile has the definition's rows and columns and rows of 128 B.
     """
-    params = _params(pairs, ("tile", "dtype"))
+    params = _params(pairs, ("tile", "dtype", "registers"))
+    registers = params.get("registers", REGISTERS[0])
+    if registers not in REGISTERS:
+        raise InputError(f"registers={registers} is unknown; allowed: {', '.join(REGISTERS)}")
     entry, _ = parse_schedule(schedule)
     limits = target_named(target)
     if target not in entry.kernels:
@@ -98,7 +107,7 @@ def choose(schedule: str, pairs: Sequence[str], target: str) -> Choice:
     else:
         defaults = entry.kernels[target].parameters()
         rows, cols, depth = defaults["bm"], defaults["bn"], ROW_BITS // dtype.bits
-    return Choice(schedule, target, dtype.name, (rows, cols, depth))
+    return Choice(schedule, target, dtype.name, (rows, cols, depth), registers)
 
 
 # kernels -----------------------------------------------------------------------------------------
@@ -122,7 +131,7 @@ def list_kernels() -> None:
 def show_kernel(choice: Choice, *, as_json: bool) -> None:
     """Print what a workgroup needs and what it does in a k-step."""
     program = choice.program()
-    traced = trace(program)
+    traced = choice.trace()
     needs = register_needs(program)
     loops = [steady_loop(program.of_wave(need.waves[0])) for need in needs]
     lines = [hot_loop_lines(choice.definition, loop.line) for loop in loops]
@@ -157,34 +166,76 @@ def print_listing(choice: Choice, wave: int) -> None:
         print(line)
 
 
-def print_hot_loop(choice: Choice, wave: int, steps: int, timeline: Path | None) -> None:
-    """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once.
+@dataclass(frozen=True)
+class Replay:
+    """How `listing` replays a kernel on a compute unit, and what it writes.
 
-    timeline: file for the Chrome trace of all waves.
+    wave: whose role is listed. steps: k-steps. workgroups: side by side. is_cold: scalar and
+    instruction caches are empty. timeline: file for the Chrome trace of all waves; att: folder in
+    the shape of a thread trace.
     """
+
+    wave: int
+    steps: int
+    workgroups: int
+    is_cold: bool
+    assume_unknown: bool
+    timeline: Path | None
+    att: Path | None
+
+
+def traced_kernel(schedule: str, pairs: Sequence[str], target: str) -> tuple[str, KernelTrace]:
+    """Title and trace of a schedule, or of the trace file that `schedule` names (*.gz)."""
+    if not schedule.endswith(".gz"):
+        choice = choose(schedule, pairs, target)
+        return str(choice), choice.trace()
+    if pairs:
+        raise InputError(f"{pairs[0]}: a trace file takes no parameters")
+    trace = load_trace(Path(schedule))
+    return f"{trace.kernel} on {trace.arch}: {trace.dtype}, tile {_by(trace.tile)}", trace
+
+
+def print_hot_loop(title: str, trace: KernelTrace, replay: Replay) -> None:
+    """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once."""
+    from cdnasim.cu.att import write_att
     from cdnasim.cu.listing import list_loop, stall_shares
     from cdnasim.cu.profile import run_steps
     from cdnasim.cu.timeline import chrome_trace, wave_events
 
-    trace = gemm_trace(choice.schedule, choice.target, choice.dtype, choice.tile)
-    if wave >= trace.waves:
-        raise InputError(f"--wave {wave}: allowed: 0 to {trace.waves - 1}")
-    result = run_steps(trace, steps, keep_spans=timeline is not None)
+    if replay.wave >= trace.waves:
+        raise InputError(f"--wave {replay.wave}: allowed: 0 to {trace.waves - 1}")
+    if replay.steps < trace.k_steps:
+        raise InputError(f"--steps {replay.steps}: this kernel needs {trace.k_steps} or more")
+    result = run_steps(
+        trace,
+        replay.steps,
+        workgroups=replay.workgroups,
+        keep_spans=bool(replay.timeline or replay.att),
+        is_cold=replay.is_cold,
+        assume_unknown=replay.assume_unknown,
+    )
     rows = []
-    for listed in list_loop(trace, result, wave):
+    for listed in list_loop(trace, result, replay.wave):
         causes = ", ".join(f"{cause} {clk:.0f}" for cause, clk in listed.stalls.items() if clk >= 1)
-        rows.append([listed.mnemonic, f"{listed.clocks:.1f}", causes, listed.line[:60]])
-    print_table(f"{choice}: k-loop of wave {wave}", ("instruction", "clk", "stalls", "line"), rows)
+        cells = [listed.mnemonic, str(listed.hits), f"{listed.clocks:.1f}", causes]
+        rows.append([*cells, listed.line[:60]])
+    headings = ("instruction", "hits", "clk", "stalls", "line")
+    print_table(f"{title}: k-loop of wave {replay.wave}", headings, rows)
     k_step = result.iteration_clk()
     shares = sorted(stall_shares(result).items(), key=lambda item: -item[1])
+    busy = replay.workgroups * trace.matrix_clocks / k_step
     print(
-        f"\nA k-step takes {k_step:.0f} clk, of which the matrix pipe is busy "
-        f"{100 * trace.matrix_clocks / k_step:.1f} %."
+        f"\nA k-step takes {k_step:.0f} clk, of which the matrix pipe is busy {100 * busy:.1f} %."
     )
     print("All waves' time: " + ", ".join(f"{n} {100 * s:.1f} %" for n, s in shares if s >= 0.005))
-    if timeline:
-        write_text(timeline, json.dumps(chrome_trace(wave_events(trace, result))))
-        print(f"Timeline: {timeline}, 1 ns of it is 1 clk")
+    for mnemonic, clk in result.assumed.items():
+        print(f"Assumed: {mnemonic} is not known and taken to hold its wave for {clk:g} clk")
+    if replay.timeline:
+        write_text(replay.timeline, json.dumps(chrome_trace(wave_events(trace, result))))
+        print(f"Timeline: {replay.timeline}, 1 ns of it is 1 clk")
+    if replay.att:
+        write_att(trace, result, replay.att, kernel=title)
+        print(f"Thread trace: {replay.att}")
 
 
 def check_kernel(choice: Choice, grid: str, seed: int) -> int:
@@ -233,7 +284,7 @@ def check_kernel(choice: Choice, grid: str, seed: int) -> int:
 
 def write_trace(choice: Choice, out: Path) -> None:
     """Write the kernel's trace."""
-    traced = trace(choice.program())
+    traced = choice.trace()
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

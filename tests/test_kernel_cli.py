@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gzip
 import importlib
 import json
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from cdnasim import cli
+from cdnasim.cu.att import check_att
 from cdnasim.errors import InputError
 from cdnasim.isa.lds import lds_instructions, picture
 from cdnasim.isa.phase_solver import COUNTER, KERNEL, benchmark_probes, model_oracle
@@ -121,6 +123,34 @@ def test_hot_loop_shares_add_up_and_the_timeline_is_written(
     (shares,) = re.findall(r"^All waves' time: (.+)$", printed, flags=re.MULTILINE)
     assert 97 < sum(float(share) for share in re.findall(r"([\d.]+) %", shares)) <= 100.5
     assert {e["ph"] for e in json.loads(timeline.read_text())["traceEvents"]} == {"M", "X"}
+
+
+def test_a_trace_file_is_replayed_as_its_kernel(tmp_path: Path, cdnasim: Command) -> None:
+    path = tmp_path / "trace.gz"
+    cdnasim("kernel", "trace", "specialized", "--out", str(path))
+    by_name, by_file = (cdnasim("listing", s).split("\n", 2)[2] for s in ("specialized", str(path)))
+    assert by_name == by_file
+
+
+def test_the_thread_trace_of_a_listing_is_whole(tmp_path: Path, cdnasim: Command) -> None:
+    folder = tmp_path / "att"
+    cdnasim("listing", "pingpong8", "tile=128x128x64", "--workgroups", "2", "--att", str(folder))
+    assert check_att(folder) == []
+    assert len(list(folder.glob("se0_*.json"))) == 16
+
+
+def test_an_unknown_instruction_needs_a_word(
+    tmp_path: Path, cdnasim: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.gz"
+    cdnasim("kernel", "trace", "specialized", "--out", str(path))
+    text = gzip.decompress(path.read_bytes()).decode().replace("s_mov_b32", "s_mystery")
+    path.write_bytes(gzip.compress(text.encode()))
+    assert "s_mystery is not known" in cdnasim("listing", str(path), "--assume-unknown")
+    monkeypatch.setattr(sys, "argv", ["cdnasim", "listing", str(path)])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
 
 
 @pytest.mark.parametrize(("schedule", "wave", "role"), [("pingpong8", 0, 0), ("specialized", 5, 1)])
@@ -341,6 +371,11 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "registers": (("kernel", "show", "pingpong8", "tile=384x256x64"), ("would spill",)),
     "wave": (("kernel", "listing", "pingpong8", "--wave", "8"), ("--wave 8", "0 to 7")),
     "wave of the hot loop": (("listing", "interleave4", "--wave", "4"), ("--wave 4", "0 to 3")),
+    "steps of the hot loop": (("listing", "pingpong8", "--steps", "5"), ("--steps 5", "8 or more")),
+    "unknown registers": (("listing", "pingpong8", "registers=x"), ("registers=x", "pinned, compiler")),
+    "no trace": (("listing", "none.gz"), ("none.gz", "cannot be read as a trace")),
+    "parameters of a trace": (("listing", "none.gz", "tile=3"), ("takes no parameters",)),
+    "thread trace into a file": (("listing", "pingpong8", "--att", "file"), ("file",)),
     "timeline into a file": (
         ("listing", "pingpong8", "--timeline", "file/t.json"),
         ("file/t.json", "cannot be written"),

@@ -13,11 +13,13 @@ from cdnasim.trace.model import KernelTrace, TraceInstruction, TraceLoop, TraceN
 class ListedInstruction:
     """An instruction of a role's k-loop.
 
-    clocks: mean clk of an execution, its issue included. stalls: cause → mean clk of them.
+    hits: executions by all waves of the role. clocks: mean clk of one, its issue included. stalls:
+    cause → mean clk of them.
     """
 
     mnemonic: str
     line: str
+    hits: int
     clocks: float
     stalls: dict[str, float]
 
@@ -31,7 +33,8 @@ def list_loop(trace: KernelTrace, result: CuResult, wave: int) -> list[ListedIns
             continue
         stalls = {cause: clk / cost.hits for cause, clk in cost.stalls.items()}
         clocks = cost.issue / cost.hits + sum(stalls.values())
-        listed.append(ListedInstruction(i.mnemonic, trace.lines[i.line], clocks, stalls))
+        line = trace.lines[i.line]
+        listed.append(ListedInstruction(i.mnemonic, line, cost.hits, clocks, stalls))
     return listed
 
 

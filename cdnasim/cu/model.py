@@ -435,6 +435,9 @@ class ComputeUnit:
         elif i.mnemonic.startswith("s_cbranch"):
             wave.ready += timing.branch_clk
             wave.cause = "branch"
+        elif self.encodings[wave.key].rate == Rate.UNKNOWN and i.unit != "valu":
+            wave.ready = now + timing.unknown_clk
+            wave.cause = "unknown instruction"
         elif i.mnemonic == "s_endpgm":
             wave.cause = "end of program"
             self._book_stall(wave, now + timing.end_clk)

@@ -347,6 +347,8 @@ def test_an_unknown_instruction_is_refused_or_taken_at_its_worst_and_named() -> 
     result = one_run(strange, assume_unknown=True)
     assert result.assumed == {"v_strange_f32": 64}
     assert issues(result) == [0, 64]
+    scalar = alone(trace, [valu("s_strange", "salu"), valu("s_mov_b32", "salu")], [0])
+    assert issues(one_run(scalar, assume_unknown=True)) == [0, 64]
 
 
 @pytest.mark.parametrize("name", ["specialized 8", "pingpong8"])
