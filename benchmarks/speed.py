@@ -120,6 +120,44 @@ def simulate_rows(size: int, target_s: float, quick: bool) -> tuple[list[Row], f
     return rows, max(r.peak_mb for r in runs)
 
 
+PROFILE = """
+import time
+from cdnasim.cu.profile import cu_profile
+from hk_kernels.catalog import gemm_trace
+slowest = 0.0
+for arch, schedule, dtype, tile in (
+    ("gfx950", "pingpong8", "bf16", (256, 256, 64)),
+    ("gfx950", "interleave4", "bf16", (256, 256, 64)),
+    ("gfx950", "interleave4", "fp8", (256, 256, 128)),
+    ("gfx950", "specialized:p=4,c=12", "bf16", (192, 256, 64)),
+    ("gfx942", "pingpong8", "bf16", (256, 256, 64)),
+):
+    trace = gemm_trace(schedule, arch, dtype, tile)
+    begin = time.perf_counter()
+    cu_profile(trace)
+    slowest = max(slowest, time.perf_counter() - begin)
+print(slowest)
+"""
+
+
+def profile_rows(quick: bool) -> list[Row]:
+    """The profile of a kernel, and `simulate` when no profile is kept yet."""
+    runs = repeat([sys.executable, "-c", PROFILE], 1, quick)
+    slowest = statistics.median(float(r.out) for r in runs)
+    colds = []
+    for number in range(1 if quick else 1 + RUNS):
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["CDNASIM_CACHE"] = folder
+            done = run(cdnasim("simulate", "gemm", *cube(8192), "--json"), 1)
+            del os.environ["CDNASIM_CACHE"]
+        if quick or number:
+            colds.append(done)
+    return [
+        Row("profile of a kernel, slowest of five", slowest, "s", 1.0),
+        Row("simulate 8192 cubed, no profile kept", median_s(colds), "s", 2.5),
+    ]
+
+
 def search_rows(quick: bool) -> tuple[list[Row], float]:
     """Time of `best-order` on two cores, each run with a folder of its own so that none is kept."""
     runs = []
@@ -159,6 +197,7 @@ def main() -> None:
         measured, peak = simulate_rows(size, target_s, quick)
         rows += measured
         peaks.append(peak)
+    rows += profile_rows(quick)
     measured, peak = search_rows(quick)
     rows += measured
     rows.append(Row("peak memory of simulate", max(peaks), "MB", 500))

@@ -372,7 +372,10 @@ BAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "wave": (("kernel", "listing", "pingpong8", "--wave", "8"), ("--wave 8", "0 to 7")),
     "wave of the hot loop": (("listing", "interleave4", "--wave", "4"), ("--wave 4", "0 to 3")),
     "steps of the hot loop": (("listing", "pingpong8", "--steps", "5"), ("--steps 5", "8 or more")),
-    "unknown registers": (("listing", "pingpong8", "registers=x"), ("registers=x", "pinned, compiler")),
+    "unknown registers": (
+        ("listing", "pingpong8", "registers=x"),
+        ("registers=x", "pinned, compiler"),
+    ),
     "no trace": (("listing", "none.gz"), ("none.gz", "cannot be read as a trace")),
     "parameters of a trace": (("listing", "none.gz", "tile=3"), ("takes no parameters",)),
     "thread trace into a file": (("listing", "pingpong8", "--att", "file"), ("file",)),
