@@ -77,8 +77,9 @@ def _add_group(report: Report, group: LaunchGroup, *, is_open: bool) -> None:
     report.add_heading(group.title)
     _add_summary(report, rows, by)
     if group.limits:
-        sentences = list(zip(labels, group.limits, strict=True))
-        report.add_table("What limits each", (by, "limit"), sentences)
+        report.add_heading("What limits each")
+        pairs = zip(labels, group.limits, strict=True)
+        report.add_text("\n\n".join(f"{label}: {text}." for label, text in pairs))
     if any(group.kernels):
         facts = [[label, *row] for label, row in zip(labels, group.kernels, strict=True) if row]
         report.add_table("The kernels", (by, *HEADINGS), facts)
