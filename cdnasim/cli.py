@@ -44,7 +44,7 @@ KernelParams = Annotated[
     list[str] | None, typer.Argument(help="tile= dtype= registers=", show_default=False)
 ]
 LdsName = Annotated[str, typer.Argument(help="As in `lds list`, such as ds_read_b128.")]
-Target = Annotated[str, typer.Option("--target", help="gfx950 or gfx942.")]
+Target = Annotated[str, typer.Option("--target", help="gfx950, gfx942 or sm_90.")]
 OutFile = Annotated[Path, typer.Option("--out", help="File to write.")]
 
 

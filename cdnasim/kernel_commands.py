@@ -447,7 +447,7 @@ def list_lds() -> None:
             str(described.phases),
             _confidence(described, "phases"),
         ]
-        for arch, table in lds_instructions().items()
+        for arch, table in _amd_lds().items()
         for name, described in table.items()
     ]
     columns = ("target", "instruction", "B a lane", "banks", "", "phases", "")
@@ -456,6 +456,7 @@ def list_lds() -> None:
 
 def check_lds(instruction: str, pairs: Sequence[str], target: str, svg: Path | None) -> None:
     """Print what an instruction costs on an operand in a swizzled tile; draw it to `svg`."""
+    _check_amd(target)
     params = _params(pairs, ("tile", "dtype", "swizzle", "operand", "stride", "part"))
     rows, cols, size = _tile(params)
     swizzle = params.get("swizzle", "st_16x32")
@@ -473,6 +474,7 @@ def check_lds(instruction: str, pairs: Sequence[str], target: str, svg: Path | N
 
 def search_lds(words: Sequence[str], target: str, top: int) -> None:
     """Print the swizzles under which operands of a whole tile are accessed without conflicts."""
+    _check_amd(target)
     names = [word for word in words if "=" not in word]
     params = _params([word for word in words if "=" in word], ("tile", "dtype", "stride"))
     rows, cols, size = _tile(params)
@@ -500,6 +502,7 @@ def search_lds(words: Sequence[str], target: str, top: int) -> None:
 
 def solve_lds(instruction: str, target: str, counters: Path | None) -> None:
     """Print phases and banks found by pairs of lanes, from the model or from counters."""
+    _check_amd(target)
     described = phases_of(instruction, target)
     if counters:
         observe = phase_solver.read_counters(counters, instruction, target)
@@ -520,8 +523,23 @@ def solve_lds(instruction: str, target: str, counters: Path | None) -> None:
 
 def write_microbenchmark(instruction: str, target: str, out: Path) -> None:
     """Write the HIP program whose counters `lds solve --counters` reads."""
+    _check_amd(target)
     write_text(out, phase_solver.hip_microbenchmark(instruction, target))
     print(f"Program: {out} (its first lines say how to build and run it)")
+
+
+def _amd_lds() -> dict[str, dict[str, LdsInstruction]]:
+    """What the `lds` commands know: the LDS of AMD's targets, whose waves have 64 lanes."""
+    return {
+        arch: table
+        for arch, table in lds_instructions().items()
+        if all(len(one.lane_phase) == LANES for one in table.values())
+    }
+
+
+def _check_amd(target: str) -> None:
+    if target in lds_instructions() and target not in _amd_lds():
+        raise InputError(f"--target {target}: allowed: {', '.join(_amd_lds())}")
 
 
 def _confidence(described: LdsInstruction, key: str) -> str:

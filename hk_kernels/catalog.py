@@ -27,7 +27,11 @@ class Entry:
 
 GEMM_SCHEDULES: dict[str, Entry] = {
     "pingpong8": Entry(
-        {"gfx950": gemm.pingpong8, "gfx942": gemm.pingpong8_registers},
+        {
+            "gfx950": gemm.pingpong8,
+            "gfx942": gemm.pingpong8_registers,
+            "sm_90": gemm.pingpong8,
+        },
         {"stagger": 1, "setprio": 1, "swizzle": 1, "inflight": 3},
         "8 waves, two a SIMD take turns at MFMA and memory",
     ),
@@ -37,10 +41,12 @@ GEMM_SCHEDULES: dict[str, Entry] = {
         "8 waves ping-pong over halves of the k-step, loads all at its beginning",
     ),
     "interleave4": Entry(
-        {"gfx950": gemm.interleave4}, {}, "4 waves, loads and LDS reads woven between the MFMAs"
+        {"gfx950": gemm.interleave4, "sm_90": gemm.interleave4},
+        {},
+        "4 waves, loads and LDS reads woven between the MFMAs",
     ),
     "specialized": Entry(
-        {"gfx950": gemm.specialized},
+        {"gfx950": gemm.specialized, "sm_90": gemm.specialized},
         {"p": 4, "c": 8, "stages": 2},
         "p producer waves load, c consumer waves compute",
     ),

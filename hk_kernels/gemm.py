@@ -55,7 +55,7 @@ def pingpong8(
     b = [k.registers(B.dtype, bn // 8, bk) for _ in (0, 1)]
     acc = [[k.accumulators(A.dtype, bm // 4, bn // 8) for _ in (0, 1)] for _ in (0, 1)]
     steps = A.cols // bk
-    unit = 8 * 1024 // (bk * A.dtype.bytes)  # rows that one load of all eight waves brings
+    unit = k.waves * k.load_bytes // (bk * A.dtype.bytes)  # rows that one load of all waves brings
     is_halved = bm // 2 % unit == 0
 
     def fetch_a(half: int, t: Step) -> None:  # HBM → LDS, no registers in between

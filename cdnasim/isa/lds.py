@@ -35,6 +35,7 @@ from cdnasim.machine.loader import check_keys, provenance_entry, read_toml
 from cdnasim.machine.model import Provenance
 
 LANES = 64
+WAVE_LANES = (32, LANES)  # of a wave: NVIDIA's warps have half as many
 BANK_BYTES = 4  # a bank is one dword wide by definition
 
 LaneArray = NDArray[np.int64]  # one value per lane: shape (64,), or (..., 64) where so stated
@@ -143,11 +144,11 @@ def _lane_phase(where: str, texts: Any) -> tuple[int, ...]:
             lanes = range(int(first), int(last or first) + 1)
             count += len(lanes)
             phase_of |= dict.fromkeys(lanes, phase)
-    if count != LANES or sorted(phase_of) != list(range(LANES)):
+    if count not in WAVE_LANES or sorted(phase_of) != list(range(count)):
         raise InputError(f"{where}: must name each lane 0-{LANES - 1} once, in one text per phase")
     if len(set(phase_of.values())) != len(texts):
         raise InputError(f"{where}: a phase has no lanes")
-    return tuple(phase_of[lane] for lane in range(LANES))
+    return tuple(phase_of[lane] for lane in range(count))
 
 
 def phases_of(instruction: str, arch: str) -> LdsInstruction:
@@ -166,19 +167,19 @@ def phases_of(instruction: str, arch: str) -> LdsInstruction:
 def conflict(
     addresses: ArrayLike, instruction: str, arch: str, active: ArrayLike | None = None
 ) -> LdsAccess:
-    """What `instruction` costs when lane i accesses byte address `addresses[i]`; shape (64,).
+    """What `instruction` costs when lane i accesses byte address `addresses[i]`; shape (lanes,).
 
-    active: bool per lane, shape (64,); left out, all lanes take part. Raises InputError for an
+    active: bool per lane, shape (lanes,); left out, all lanes take part. Raises InputError for an
     unknown instruction, a wrong shape or type, or an address that is negative or not a multiple of
     4.
     """
     described = phases_of(instruction, arch)
-    lanes = np.asarray(addresses)
-    mask = np.ones(LANES, bool) if active is None else np.asarray(active)
-    if lanes.shape != (LANES,) or lanes.dtype.kind not in "iu":
-        raise InputError(f"{instruction}: addresses must be {LANES} integers, one per lane")
-    if mask.shape != (LANES,) or mask.dtype.kind != "b":
-        raise InputError(f"{instruction}: active must be {LANES} booleans, one per lane")
+    lanes, count = np.asarray(addresses), len(described.lane_phase)
+    mask = np.ones(count, bool) if active is None else np.asarray(active)
+    if lanes.shape != (count,) or lanes.dtype.kind not in "iu":
+        raise InputError(f"{instruction}: addresses must be {count} integers, one per lane")
+    if mask.shape != (count,) or mask.dtype.kind != "b":
+        raise InputError(f"{instruction}: active must be {count} booleans, one per lane")
     wrong = np.flatnonzero(mask & ((lanes < 0) | (lanes % BANK_BYTES != 0)))
     if wrong.size:
         lane = int(wrong[0])

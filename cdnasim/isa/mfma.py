@@ -46,7 +46,7 @@ class MfmaFacts:
 
 @cache
 def mfma_facts() -> tuple[MfmaFacts, ...]:
-    """All matrix instructions known, gfx942 and gfx950."""
+    """All matrix instructions known."""
     text = (resources.files("cdnasim.isa") / "mfma.csv").read_text(encoding="utf-8")
     facts = []
     for row in csv.DictReader(text.splitlines()):
@@ -64,7 +64,7 @@ def find_mfma(arch: str, m: int, n: int, k: int, dtype: str) -> MfmaFacts | None
     """The unblocked, unscaled instruction of this shape with both operands of `dtype`, if any."""
     for facts in mfma_facts():
         shape = (facts.arch, facts.m, facts.n, facts.k, facts.blocks)
-        is_plain = facts.mnemonic.startswith("v_mfma_") and "scale" not in facts.mnemonic
+        is_plain = facts.mnemonic.startswith(("v_mfma_", "mma.")) and "scale" not in facts.mnemonic
         if is_plain and shape == (arch, m, n, k, 1) and facts.a_dtype == facts.b_dtype == dtype:
             return facts
     return None

@@ -43,6 +43,8 @@ def layout_figure(mfma: Mfma) -> str:
         f"D[{mfma.m},{mfma.n}] += A[{mfma.m},{mfma.k}] · B[{mfma.n},{mfma.k}]ᵀ, "
         f"{mfma.dtype} → fp32, {mfma.clocks} clk of the matrix pipe",
     )
+    if mfma.lanes != LANES:
+        raise InputError(f"layout figures are drawn of waves of {LANES} lanes, not {mfma.lanes}")
     groups = LANES // mfma.m
     names = [f"lanes {g * mfma.m}–{(g + 1) * mfma.m - 1}" for g in range(groups)]
     canvas.legend([(PALETTE[g], name) for g, name in enumerate(names)])
@@ -215,12 +217,13 @@ def program_lds(program: Program) -> tuple[LdsTile, list[LdsAccess]]:
     accesses: dict[str, LdsAccess] = {}
     for waves in program.roles():
         body = program.of_wave(waves[0])
-        env = {"wave": waves[0], "lane": np.arange(LANES), "tile_row": 0, "tile_col": 0}
+        lane = np.arange(program.lanes)
+        env = {"wave": waves[0], "lane": lane, "tile_row": 0, "tile_col": 0}
         env |= {node.variable: 0 for node in walk(body) if isinstance(node, Loop)}
         for i in walk(steady_loop(body).body):
             if isinstance(i, Instruction) and i.unit == "lds" and i.mnemonic not in accesses:
                 assert i.lds is not None
-                places = np.broadcast_to(np.asarray(i.lds.evaluate(env)), (LANES,))
+                places = np.broadcast_to(np.asarray(i.lds.evaluate(env)), lane.shape)
                 start = places.min() // tile.bytes * tile.bytes
                 accesses[i.mnemonic] = conflict(places - start, i.mnemonic, program.arch)
     if not accesses:

@@ -161,6 +161,7 @@ class Program:
     tensors: tuple[Tensor, ...]
     registers: tuple[RegisterTile, ...]
     lds_bytes: int
+    lanes: int
     grid: tuple[int, int]
     tile: tuple[int, int, int]
 

@@ -22,14 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdnasim.isa.lds import LANES
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program
 from hk_kernels.tile.dtypes import bf16
-from hk_kernels.tile.layouts import accumulator_elements, operand_elements
+from hk_kernels.tile.layouts import QUAD, ROWS, accumulator_elements, operand_elements
 
 PENDING = np.iinfo(np.int32).max  # epoch of an event that no wait has covered yet
 NEVER = -1
-LANE = np.arange(LANES)
+LDMATRIX = "ldmatrix.x4"
 ARITHMETIC: dict[str, Callable[..., NDArray[np.float32]]] = {
     "v_add_f32": np.add,
     "v_sub_f32": np.subtract,
@@ -106,14 +105,15 @@ class _Wave:
         self.wave = wave
         self.epoch = 0  # barriers passed
         count = max((r.first + r.count for r in group.program.registers), default=0)
-        self.registers = np.zeros((count, LANES), np.uint32)
+        self.lane = np.arange(group.program.lanes)
+        self.registers = np.zeros((count, len(self.lane)), np.uint32)
         self.valid = np.zeros(count, bool)
         self.pending: dict[int, Instruction] = {}  # register → load under way
         self.vm: deque[_Operation] = deque()
         self.lgkm: deque[_Operation] = deque()
         self.env: dict[str, Any] = {
             "wave": wave,
-            "lane": LANE,
+            "lane": self.lane,
             "tile_row": tile[0],
             "tile_col": tile[1],
         }
@@ -211,9 +211,9 @@ class _Wave:
         sources = self._read(i, i.src)
         values = sources.view(np.float32)
         result: NDArray[Any]
-        if i.mnemonic == "v_mov_b32":
-            result = sources if i.src else np.zeros((1, LANES), np.uint32)
-        elif i.mnemonic == "v_cvt_pk_bf16_f32":
+        if i.mnemonic in ("v_mov_b32", "mov.b32"):
+            result = sources if i.src else np.zeros((1, len(self.lane)), np.uint32)
+        elif i.mnemonic in ("v_cvt_pk_bf16_f32", "cvt.rn.bf16x2.f32"):
             halves = bf16.encode(values).view(np.uint16).astype(np.uint32)
             result = (halves[:1] | halves[1:] << 16).astype(np.uint32)
         elif i.mnemonic == "v_exp_f32":
@@ -234,11 +234,17 @@ class _Wave:
 
     def _lds(self, i: Instruction) -> None:
         assert i.lds is not None
-        words = self._lds_words(i, np.broadcast_to(i.lds.evaluate(self.env), LANE.shape))
+        words = self._lds_words(i, np.broadcast_to(i.lds.evaluate(self.env), self.lane.shape))
         if i.dst:  # a read
             self._check_read(i, words)
             data = self.group.lds[words].T.copy()
+            if i.mnemonic == LDMATRIX:
+                data = _dealt(data)
             self._expect(i)
+            if i.mnemonic == LDMATRIX:  # its registers wait for it by themselves
+                self.lgkm.append(_Operation(i, words, data))
+                self._wait(self.lgkm, 0)
+                return
             self.lgkm.append(_Operation(i, words, data))
         else:
             source = self._read(i, i.src)
@@ -249,7 +255,7 @@ class _Wave:
     def _global(self, i: Instruction) -> None:
         memory = i.memory
         assert memory is not None
-        offset = np.broadcast_to(memory.offset.evaluate(self.env), LANE.shape)
+        offset = np.broadcast_to(memory.offset.evaluate(self.env), self.lane.shape)
         size = memory.rows * memory.pitch
         outside = (offset < 0) | (offset + i.width > size)
         if outside.any():
@@ -266,7 +272,7 @@ class _Wave:
         data = tensor[places].view(np.uint32)  # (lanes, words)
         if i.loads_lds:
             assert i.lds is not None
-            words = self._lds_words(i, int(i.lds.evaluate(self.env)) + LANE * i.width)
+            words = self._lds_words(i, int(i.lds.evaluate(self.env)) + self.lane * i.width)
             self._check_write(i, words)
             self.vm.append(_Operation(i, words, data))
         else:
@@ -276,12 +282,14 @@ class _Wave:
     def _store(self, i: Instruction, places: NDArray[np.int64]) -> None:
         assert i.memory is not None
         value = self._read(i, i.src)[0]
-        half = value >> 16 if i.mnemonic.endswith("d16_hi") else value & 0xFFFF
+        if i.width == 2:
+            half = value >> 16 if i.mnemonic.endswith("d16_hi") else value & 0xFFFF
+            value = half.astype(np.uint16)
         written = self.group.written[i.memory.tensor]
         if written[places].any():
             raise KernelError(f"{i.line}: {i.mnemonic} of wave {self.wave} writes an element twice")
         written[places] = True
-        data = np.ascontiguousarray(half.astype(np.uint16)).view(np.uint8).reshape(LANES, 2)
+        data = np.ascontiguousarray(value).view(np.uint8).reshape(-1, i.width)
         self.group.bytes[i.memory.tensor][places] = data
         self.vm.append(_Operation(i, None, None))
 
@@ -363,6 +371,16 @@ class _Wave:
         done[words] = self.epoch
         for others in later:
             done[others] = PENDING
+
+
+def _dealt(rows: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """What ldmatrix.x4 puts where: lane l gets word l % 4 of row l // 4 of each 8x8 matrix.
+
+    rows: the 16 B row that each lane's address names, shape (4 words, 32 lanes); the rows of matrix
+    r are those of lanes 8 r to 8 r + 7. Source: PTX ISA.
+    """
+    lane = np.arange(rows.shape[1])
+    return np.stack([rows[lane % QUAD, ROWS * r + lane // QUAD] for r in range(len(rows))])
 
 
 def execute(

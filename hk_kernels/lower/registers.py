@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import LANES
 from hk_kernels.lower.program import Instruction, Loop, Node, Program, RegisterTile, walk
 from hk_kernels.lower.target import target_named
 
-BYTES = 4 * LANES  # of one register of a wave
+REGISTER_BYTES = 4  # of a lane
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def register_needs(program: Program) -> list[RegisterNeed]:
     for waves in program.roles():
         body = program.of_wave(waves[0])
         live, alive = most_live(body)
-        addresses = _addresses(body, waves[0])
+        addresses = _addresses(program, body, waves[0])
         need = live + addresses
         rounded = -(-need // granule) * granule
         pinned = [int(t.pinned[1:]) + t.count for t in program.registers if t.pinned[:1] == "a"]
@@ -135,7 +134,7 @@ def most_live(body: list[Node]) -> tuple[int, set[int]]:
     return len(most), most
 
 
-def _addresses(body: list[Node], wave: int) -> int:
+def _addresses(program: Program, body: list[Node], wave: int) -> int:
     """Registers for lane addresses.
 
     Addresses that differ by the same amount in all lanes share a register: the difference is an
@@ -143,7 +142,8 @@ def _addresses(body: list[Node], wave: int) -> int:
     """
     shapes = set()
     variables = {node.variable: 0 for node in walk(body) if isinstance(node, Loop)}
-    env = {"lane": np.arange(LANES), "wave": wave, "tile_row": 0, "tile_col": 0, **variables}
+    lane = np.arange(program.lanes)
+    env = {"lane": lane, "wave": wave, "tile_row": 0, "tile_col": 0, **variables}
     for node in walk(body):
         if isinstance(node, Instruction):
             for expr in (node.lds, node.memory.offset if node.memory else None):
@@ -163,7 +163,8 @@ def _spills(program: Program, body: list[Node], alive: set[int], over: int) -> t
     for tile in program.registers:
         mine = [r for r in chosen if tile.first <= r < tile.first + tile.count]
         if mine:
-            spills.append(Spill(tile, tuple(mine), BYTES * sum(touches[r] for r in mine)))
+            moved = REGISTER_BYTES * program.lanes * sum(touches[r] for r in mine)
+            spills.append(Spill(tile, tuple(mine), moved))
     return tuple(spills)
 
 

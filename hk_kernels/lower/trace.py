@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import LANES, conflict
+from cdnasim.isa.lds import conflict
 from cdnasim.trace.model import (
     SIMDS,
     VERSION,
@@ -22,6 +22,7 @@ from cdnasim.trace.model import (
 )
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program, walk
 from hk_kernels.lower.registers import RegisterNeed, register_needs, steady_loop
+from hk_kernels.lower.target import target_named
 
 OPERANDS = ("A", "B")  # the streamed tensors and the axis of C that chooses their block
 AXES = {"A": "row", "B": "column"}
@@ -78,6 +79,7 @@ class _Reader:
 
     def __init__(self, program: Program, is_compiled: bool) -> None:
         self.program = program
+        self.names = target_named(program.arch).names
         self.is_compiled = is_compiled
         self.lines: dict[Line, int] = {}
         self.spilled: frozenset[int] = frozenset()
@@ -85,7 +87,8 @@ class _Reader:
 
     def role(self, need: RegisterNeed) -> TraceRole:
         body = self.program.of_wave(need.waves[0])
-        env = {"wave": need.waves[0], "lane": np.arange(LANES), "tile_row": 0, "tile_col": 0}
+        lane = np.arange(self.program.lanes)
+        env = {"wave": need.waves[0], "lane": lane, "tile_row": 0, "tile_col": 0}
         k_loop = steady_loop(body)
         env |= {node.variable: 0 for node in walk(body) if isinstance(node, Loop)}
         if self.is_compiled:
@@ -97,12 +100,14 @@ class _Reader:
 
     def _entry(self) -> list[TraceNode]:
         """What a compiled kernel does first: it loads its arguments."""
-        load = self._plain("s_load_dwordx8", "smem")
-        wait = self._plain("s_waitcnt", "wait")
+        if not self.names.arguments:
+            return []
+        load = self._plain(self.names.arguments, "smem")
+        wait = self._plain(self.names.wait, "wait")
         return [replace(load, bytes=ARGUMENT_BYTES), replace(wait, lgkm=0)]
 
     def _exit(self) -> list[TraceNode]:
-        return [self._plain("s_endpgm", "salu")]
+        return [self._plain(self.names.end, "salu")] if self.names.end else []
 
     def _plain(self, mnemonic: str, unit: str) -> TraceInstruction:
         """An instruction around the definition's own, on its first line."""
@@ -156,7 +161,7 @@ class _Reader:
             line=self.lines.setdefault(i.line, len(self.lines)),
             dst=[dst] if dst >= 0 else [],
             src=[src] if src >= 0 else [],
-            bytes=REGISTER_BYTES * LANES if unit == "vmem" else 0,
+            bytes=REGISTER_BYTES * self.program.lanes if unit == "vmem" else 0,
         )
 
     def _instruction(self, i: Instruction, env: dict[str, object]) -> TraceInstruction:
@@ -164,7 +169,8 @@ class _Reader:
         if i.mfma:
             clocks = i.mfma.clocks
         elif i.unit == "lds" and i.lds is not None:
-            addresses = np.broadcast_to(np.asarray(i.lds.evaluate(env)), (LANES,))
+            lanes = (self.program.lanes,)
+            addresses = np.broadcast_to(np.asarray(i.lds.evaluate(env)), lanes)
             access = conflict(addresses, i.mnemonic, self.program.arch)
             clocks, conflicts = access.clocks - access.conflict_clocks, access.conflict_clocks
         tensor = i.memory.tensor if i.memory else ""
@@ -174,7 +180,7 @@ class _Reader:
             line=self.lines.setdefault(i.line, len(self.lines)),
             dst=list(i.dst),
             src=list(i.src),
-            bytes=i.width * LANES,
+            bytes=i.width * self.program.lanes,
             clocks=clocks,
             conflict_clocks=conflicts,
             operand=OPERANDS.index(tensor) if tensor in OPERANDS else -1,
@@ -227,7 +233,7 @@ def _operand(
             for i in _instructions(steady_loop(body).body)
             if i.memory and i.memory.tensor == name and not i.is_store
         ]
-        slab += count * sum(i.width * LANES for i in loads)
+        slab += count * sum(i.width * program.lanes for i in loads)
         if loads:
             leads.append(_lead(steady_loop(body).body, name, step_clocks))
     if not leads:

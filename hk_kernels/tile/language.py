@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from cdnasim.errors import InputError
-from cdnasim.isa.lds import LANES
 from cdnasim.isa.swizzle import Swizzle, XorStep, swizzle_named
 from hk_kernels.lower.program import (
     GlobalAccess,
@@ -33,7 +32,7 @@ from hk_kernels.lower.registers import check_registers
 from hk_kernels.lower.target import Target, target_named
 from hk_kernels.tile.dtypes import DTYPES, DType, bf16
 from hk_kernels.tile.expr import Expr, Symbol, as_expr
-from hk_kernels.tile.layouts import Mfma
+from hk_kernels.tile.layouts import QUAD, ROWS, WARP, Mfma
 from hk_kernels.tile.tiles import (
     Fragments,
     GlobalTensor,
@@ -46,15 +45,17 @@ from hk_kernels.tile.tiles import (
 )
 
 DMA_BYTES = 16  # per lane of a load to LDS or registers: the widest
-CHUNK = LANES * DMA_BYTES  # bytes that one such instruction of a wave moves
 # Subtiles by target and element size: rows, columns, swizzle. gfx950: of the published kernels.
 # gfx942: rows of 128 B whose 8 B pieces are XORed with the row, free of conflicts for ds_read_b64
 # and ds_write_b64 in 32 banks (checked in the tests).
 SWIZZLE_16X64 = Swizzle("16x64_b64", (XorStep(2048, 7, 3),))
+# sm_90: rows of 128 B whose 16 B pieces are XORed with the row, free of conflicts for ldmatrix.
+SWIZZLE_8X64 = Swizzle("8x64_b128", (XorStep(1024, 7, 4),))
 SUBTILES = {
     ("gfx950", 2): (16, 32, swizzle_named("st_16x32")),
     ("gfx950", 1): (16, 128, swizzle_named("st_16x128")),
     ("gfx942", 2): (16, 64, SWIZZLE_16X64),
+    ("sm_90", 2): (8, 64, SWIZZLE_8X64),
 }
 
 
@@ -147,6 +148,7 @@ class Builder:
         self.waves = waves
         self.wave: Expr = Symbol("wave")
         self.lane: Expr = Symbol("lane")
+        self.load_bytes = target.lanes * DMA_BYTES  # that one load of a wave brings
         self.refusals: list[str] = []  # of `require`, to be raised when the registers fit
         self._name = name
         self._waves_per_simd = waves_per_simd
@@ -264,7 +266,7 @@ class Builder:
                 f"{mfma.m}x{mfma.n}"
             )
         size = mfma.accumulator_vgprs
-        first = self._allocate("accumulator", rows * cols // LANES, pinned)
+        first = self._allocate("accumulator", rows * cols // mfma.lanes, pinned)
         return Fragments(first, rows, cols, mfma, mfma.m, mfma.n, size)
 
     def reads(self, tile: Fragments) -> int:
@@ -297,9 +299,8 @@ class Builder:
         outer, self._body = self._body, node.body
         for copy in range(unroll):
             yield Symbol(variable) * unroll + copy
-        self._emit("s_add_u32", "salu", line=line)
-        self._emit("s_cmp_lt_u32", "salu", line=line)
-        self._emit("s_cbranch_scc1", "salu", line=line)
+        for mnemonic in self.target.names.loop:
+            self._emit(mnemonic, "salu", line=line)
         self._body = outer
         if node.count:
             self._body.append(node)
@@ -330,7 +331,7 @@ class Builder:
 
     def barrier(self) -> None:
         """All waves of the workgroup meet (each barrier a wave reaches counts one)."""
-        self._emit("s_barrier", "barrier")
+        self._emit(self.target.names.barrier, "barrier")
 
     def wait(self, vm: int | None = None, lgkm: int | None = None) -> None:
         """Until at most `vm` global and `lgkm` LDS operations of the wave are outstanding."""
@@ -340,13 +341,14 @@ class Builder:
         for name, count, most in limits:
             if count is not None and not 0 <= count <= most:
                 self._fail(f"wait({name}={count}) must be from 0 to {most}")
-        self._emit("s_waitcnt", "wait", vm=vm, lgkm=lgkm)
+        self._emit(self.target.names.wait, "wait", vm=vm, lgkm=lgkm)
 
     def priority(self, level: int) -> None:
         """s_setprio: the wave's priority at issue, 0 to 3."""
         if not 0 <= level <= 3:
             self._fail(f"priority({level}) must be from 0 to 3")
-        self._emit("s_setprio", "salu", value=level)
+        if self.target.names.priority:
+            self._emit(self.target.names.priority, "salu", value=level)
 
     def sched_barrier(self) -> None:
         """A line that the compiler moves nothing across; no instruction."""
@@ -372,12 +374,13 @@ class Builder:
         for i in range(self._chunks(to, count)):
             chunk = self.wave - first + i * count
             sub, kept = self._chunk_place(to, chunk)
-            self._emit("s_mov_b32", "salu")  # m0: where in LDS
+            if self.target.names.place:
+                self._emit(self.target.names.place, "salu")  # m0: where in LDS
             self._emit(
-                "buffer_load_dwordx4",
+                self.target.names.load_lds,
                 "vmem",
                 width=DMA_BYTES,
-                lds=to.base + chunk * CHUNK,
+                lds=to.base + chunk * self.load_bytes,
                 memory=self._source(to, source, sub, swizzled(kept, inverse)),
             )
 
@@ -411,9 +414,9 @@ class Builder:
             )
         mfma = to.mfma
         piece = mfma.contiguous * mfma.dtype.bytes
-        groups = LANES // mfma.m
+        groups = mfma.lanes // mfma.m
         lane_row, lane_group = self.lane % mfma.m, self.lane // mfma.m
-        mnemonic = {16: "ds_read_b128", 8: "ds_read_b64"}[piece]
+        mnemonic = self.target.names.reads[piece]
         for i in range(to.shape[0]):
             for j in range(to.shape[1]):
                 registers = to.fragment(i, j)
@@ -433,7 +436,7 @@ class Builder:
     def zero(self, tile: Fragments) -> None:
         """Set all registers of a tile to zero."""
         for register in tile.registers:
-            self._emit("v_mov_b32", "valu", dst=(register,))
+            self._emit(self.target.names.zero, "valu", dst=(register,))
 
     def mma_ABt(self, c: Fragments, a: Fragments, b: Fragments) -> None:
         """c += a · bᵀ, k innermost."""
@@ -471,11 +474,17 @@ class Builder:
                     )
 
     def store(self, to: GlobalTile, source: Fragments) -> None:
-        """Round an accumulator tile to bf16 and write it: scalar 2-byte stores, as published."""
+        """Round an accumulator tile to bf16 and write it.
+
+        Scalar 2-byte stores, as published; on sm_90 a lane's two neighbours at once.
+        """
         if (to.rows, to.cols) != (source.rows, source.cols):
             self._fail(f"a {source.rows}x{source.cols} tile stored to {to.rows}x{to.cols}")
+        if source.mfma.lanes == WARP:
+            self._store_pairs(to, source)
+            return
         mfma, tensor = source.mfma, to.tensor
-        groups = LANES // mfma.n
+        groups = mfma.lanes // mfma.n
         pair = self._allocate("conversion", 1, "")
         for i in range(source.shape[0]):
             for j in range(source.shape[1]):
@@ -492,6 +501,21 @@ class Builder:
                         offset = row * tensor.pitch + col * tensor.dtype.bytes
                         memory = GlobalAccess(tensor.name, offset, tensor.rows, tensor.pitch)
                         self._emit(name, "vmem", src=(pair,), width=2, memory=memory)
+
+    def _store_pairs(self, to: GlobalTile, source: Fragments) -> None:
+        """Two columns of a row lie side by side in a lane: one 4-byte store for both."""
+        mfma, tensor = source.mfma, to.tensor
+        pair = self._allocate("conversion", 1, "")
+        for i in range(source.shape[0]):
+            for j in range(source.shape[1]):
+                registers = source.fragment(i, j)
+                for r in range(0, len(registers), 2):
+                    self._emit("cvt.rn.bf16x2.f32", "valu", dst=(pair,), src=registers[r : r + 2])
+                    row = to.row + i * mfma.m + self.lane // QUAD + ROWS * (r // 2 % 2)
+                    col = to.col + j * mfma.n + self.lane % QUAD * 2 + ROWS * (r // 4)
+                    offset = row * tensor.pitch + col * tensor.dtype.bytes
+                    memory = GlobalAccess(tensor.name, offset, tensor.rows, tensor.pitch)
+                    self._emit("st.global.b32", "vmem", src=(pair,), width=4, memory=memory)
 
     # elementwise and reductions ----------------------------------------------------------------
 
@@ -582,22 +606,23 @@ class Builder:
             tensors=tensors,
             registers=tuple(self._registers),
             lds_bytes=self._lds_bytes,
+            lanes=self.target.lanes,
             grid=self._grid,
             tile=self._tile,
         )
 
     def _chunks(self, tile: SharedTile, waves: int) -> int:
-        if tile.bytes % (CHUNK * waves):
+        if tile.bytes % (self.load_bytes * waves):
             self._fail(
                 f"a tile of {tile.rows}x{tile.cols} {tile.dtype} ({tile.bytes} B) does not divide "
-                f"into loads of {CHUNK} B by {waves} waves"
+                f"into loads of {self.load_bytes} B by {waves} waves"
             )
-        return tile.bytes // (CHUNK * waves)
+        return tile.bytes // (self.load_bytes * waves)
 
     def _chunk_place(self, tile: SharedTile, chunk: Expr) -> tuple[Expr, Expr]:
         """Subtile of a chunk, and the offset in it of each lane's 16 B, in lane order."""
-        per_sub = tile.sub_bytes // CHUNK
-        return chunk // per_sub, (chunk % per_sub) * CHUNK + self.lane * DMA_BYTES
+        per_sub = tile.sub_bytes // self.load_bytes
+        return chunk // per_sub, (chunk % per_sub) * self.load_bytes + self.lane * DMA_BYTES
 
     def _source(
         self, like: SharedTile, source: GlobalTile, sub: Expr, offset: Expr

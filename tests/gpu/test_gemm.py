@@ -183,9 +183,7 @@ def test_the_allowed_schedules_are_all_named() -> None:
     assert "pipelined" in refusal("mi355x", schedule="weave")
 
 
-@pytest.mark.parametrize(
-    ("machine", "schedule"), [("mi325x", "interleave4"), ("h200", "pingpong8")]
-)
+@pytest.mark.parametrize(("machine", "schedule"), [("mi325x", "interleave4"), ("h200", "kslices8")])
 def test_a_schedule_without_a_kernel_for_the_machine_is_refused(
     machine: str, schedule: str
 ) -> None:

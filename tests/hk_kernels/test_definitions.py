@@ -305,7 +305,7 @@ def test_names_that_are_not_known(refusal: Callable[..., str]) -> None:
     message = refusal(lower, gemm.pingpong8, "gfx950", 256, 256, 256, "int8")
     assert message.startswith("dtype 'int8' is unknown; allowed: fp32, bf16")
     message = refusal(lower, gemm.pingpong8, "gfx90a", 256, 256, 256)
-    assert message == "target 'gfx90a' is unknown; allowed: gfx950, gfx942"
+    assert message == "target 'gfx90a' is unknown; allowed: gfx950, gfx942, sm_90"
 
 
 def matrix_instruction(shape: tuple[int, int] | None) -> Definition:

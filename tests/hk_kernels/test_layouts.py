@@ -39,14 +39,14 @@ def test_maps_hold_each_element_once(arch: str, dtype: str, mnk: tuple[int, int,
     mfma = offered(arch, dtype, mnk)
     assert (mfma.m, mfma.n, mfma.k) == mnk
     row, k = operand_elements(mfma)
-    assert row.shape == (LANES, mfma.operand_vgprs * 32 // mfma.dtype.bits)
+    assert row.shape == (mfma.lanes, mfma.operand_vgprs * 32 // mfma.dtype.bits)
     assert sorted((row * mfma.k + k).ravel()) == list(range(mfma.m * mfma.k))
     row, col = accumulator_elements(mfma)
-    assert row.shape == (LANES, mfma.accumulator_vgprs)
+    assert row.shape == (mfma.lanes, mfma.accumulator_vgprs)
     assert sorted((row * mfma.n + col).ravel()) == list(range(mfma.m * mfma.n))
 
 
-@pytest.mark.parametrize(("arch", "dtype", "mnk"), OFFERED)
+@pytest.mark.parametrize(("arch", "dtype", "mnk"), [o for o in OFFERED if o[0] != "sm_90"])
 def test_maps_say_which_lane_holds_an_element(
     arch: str, dtype: str, mnk: tuple[int, int, int]
 ) -> None:
@@ -64,6 +64,21 @@ def test_maps_say_which_lane_holds_an_element(
     groups = LANES // mfma.n
     assert (col + mfma.n * (row // 4 % groups) == LANE[:, None]).all()
     assert (row // (4 * groups) * 4 + row % 4 == register).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_the_maps_of_sm_90_are_those_of_mma_sync(dtype: str) -> None:
+    """PTX ISA, mma.m16n8k16: group g = lane / 4 and t = lane % 4 hold rows g, g + 8 of A and C."""
+    mfma = offered("sm_90", dtype, (16, 16, 16))
+    lane = np.arange(32)
+    row, k = operand_elements(mfma)
+    assert (row[:, [0, 1, 4, 5]] == (lane // 4)[:, None]).all()
+    assert (row[:, [2, 3, 6, 7]] == (lane // 4 + 8)[:, None]).all()
+    assert (k[:, 0] == 2 * (lane % 4)).all() and (k[:, 7] == 2 * (lane % 4) + 9).all()
+    row, col = accumulator_elements(mfma)
+    assert (row[:, :2] == (lane // 4)[:, None]).all()
+    assert (row[:, 2:4] == (lane // 4 + 8)[:, None]).all()
+    assert (col[:, :4] < 8).all() and (col[:, 4:] >= 8).all()
 
 
 # Kernels that only move a tile --------------------------------------------------------------------
@@ -227,7 +242,7 @@ def product_kernel(arch: str, rows: int, depth: int, shape: tuple[int, int]) -> 
 def test_a_product_of_every_matrix_instruction(
     arch: str, dtype: str, mnk: tuple[int, int, int]
 ) -> None:
-    rows, depth = 64, 128
+    rows, depth = (32, 64) if arch == "sm_90" else (64, 128)  # what a wave's registers hold
     product = product_kernel(arch, rows, depth, mnk[:2])
     program = lower(product, arch, rows, rows, depth, dtype)
     used = {i.mnemonic for i in walk(program.body) if isinstance(i, Instruction) and i.mfma}

@@ -15,7 +15,7 @@ from cdnasim.errors import InputError
 from hk_kernels import gemm
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Program, RegisterTile
 from hk_kernels.lower.reference import execute
-from hk_kernels.lower.registers import BYTES, RegisterNeed, register_needs
+from hk_kernels.lower.registers import REGISTER_BYTES, RegisterNeed, register_needs
 from hk_kernels.lower.trace import trace
 from hk_kernels.tile.language import lower
 
@@ -25,7 +25,7 @@ LINE = Line("hand.py", 1, "")
 def by_hand(body: list[Node], registers: int = 8) -> Program:
     """A program of one wave around a body."""
     tile = RegisterTile("operand", 0, registers, LINE)
-    return Program("hand", "gfx950", {}, 1, 1, body, (), (tile,), 0, (1, 1), (1, 1, 1))
+    return Program("hand", "gfx950", {}, 1, 1, body, (), (tile,), 0, 64, (1, 1), (1, 1, 1))
 
 
 def valu(dst: list[int], src: list[int]) -> Instruction:
@@ -220,7 +220,7 @@ def test_what_would_spill_is_refused_and_named(
     spilt, count, traffic = map(int, found.groups())
     assert 0 < spilt <= count
     assert traffic > 0
-    assert traffic % BYTES == 0
+    assert traffic % (64 * REGISTER_BYTES) == 0
 
 
 def test_spills_may_be_allowed() -> None:
@@ -247,7 +247,7 @@ def test_accumulators_spill_before_operands() -> None:
     assert {s.tile.name for s in consumer.spills} == {"accumulator"}
     # read and written once by each of the two matrix depths of a k-step of 64
     assert [s.bytes_per_step for s in consumer.spills] == [
-        s.count * 2 * 2 * BYTES for s in consumer.spills
+        s.count * 2 * 2 * 64 * REGISTER_BYTES for s in consumer.spills
     ]
 
 

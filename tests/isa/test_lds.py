@@ -27,7 +27,12 @@ from cdnasim.isa.lds import (
 )
 
 DATA = Path(__file__).parent / "data"
-ALL = [one for table in lds_instructions().values() for one in table.values()]
+ALL = [
+    one
+    for table in lds_instructions().values()
+    for one in table.values()
+    if len(one.lane_phase) == LANES
+]
 IDS = [f"{one.arch}-{one.name}" for one in ALL]
 LANE = np.arange(LANES)
 
@@ -257,3 +262,14 @@ def test_bad_description_is_one_clear_line(
         instructions_from_toml(tmp_path / "lds.toml")
     assert "gfx1.ds_read_b64" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ldmatrix_reads_a_matrix_a_phase() -> None:
+    """Eight rows 128 B apart fall on the same banks; with their 16 B pieces XORed they do not."""
+    lane = np.arange(32)
+    plain = lane % 16 * 128 + lane // 16 * 16
+    spread = plain ^ (plain % 1024 >> 7 << 4)
+    assert conflict(plain, "ldmatrix.x4", "sm_90").clocks == 32
+    assert conflict(spread, "ldmatrix.x4", "sm_90").conflict_clocks == 0
+    with pytest.raises(InputError, match="32 integers, one per lane"):
+        conflict(np.arange(64) * 4, "ldmatrix.x4", "sm_90")
