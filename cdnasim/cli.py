@@ -185,6 +185,37 @@ def validate(
         print(f"\nReport: {path}", file=sys.stderr if as_json else sys.stdout)
 
 
+@app.command("import")
+def import_profile(
+    kernel: Annotated[str, typer.Argument(help="gemm")],
+    words: Annotated[
+        list[str],
+        typer.Argument(help="Files or a folder of rocprofv3, or an ncu --csv file; key=value."),
+    ],
+    out: OutFile,
+    machine: MachineName = "mi355x",
+    suite: Annotated[str, typer.Option(help="Name of the rows' suite.")] = "imported",
+    source: Annotated[str, typer.Option(help="Where the figures come from.")] = "own measurement",
+    pattern: Annotated[
+        str | None, typer.Option(help="Regular expression of the kernel's name.")
+    ] = None,
+    skip_first: Annotated[int, typer.Option(help="Launches to leave out.", min=0)] = 0,
+) -> None:
+    """Turn a profiler's files into measured rows, for `validate --measured`."""
+    from cdnasim.commands import import_rows
+
+    import_rows(
+        kernel,
+        words,
+        out,
+        machine=machine,
+        suite=suite,
+        source=source,
+        pattern=pattern,
+        skip_first=skip_first,
+    )
+
+
 @app.command()
 def calibrate(
     machine: Annotated[str, typer.Argument(help="Name or .toml file.")],

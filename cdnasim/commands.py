@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cdnasim.validation.calibrate import Calibration
     from cdnasim.validation.run import Report as Validation
 
+HEAD_CHARS = 100_000  # in which a profiler's header stands, after what the application printed
 MAX_GANTTS = 8  # kernels of a group that are drawn
 MAX_SHOWN_TILES = 1_000_000
 # heading, key of Result.summary(), factor, format
@@ -310,6 +311,51 @@ def print_validation(report: Validation) -> None:
     print_table("Predicted and measured", headings, rows)
     header, *summary = report.table()
     print_table("Errors by suite and metric", header, summary)
+
+
+def import_rows(
+    kernel: str,
+    words: Sequence[str],
+    out: Path,
+    *,
+    machine: str,
+    suite: str,
+    source: str,
+    pattern: str | None,
+    skip_first: int,
+) -> None:
+    """Write the measured rows of a profiler's files; `words` are the files and key=value."""
+    from cdnasim.experiment.case import parse_params
+    from cdnasim.validation.importers import read_ncu, read_rocprof, to_measured, write_measured
+
+    paths = [Path(word) for word in words if "=" not in word]
+    if not paths:
+        raise InputError("import: needs a file or folder of rocprofv3, or an ncu --csv file")
+    is_ncu = len(paths) == 1 and _is_ncu(paths[0])
+    launches = read_ncu(paths[0], pattern) if is_ncu else read_rocprof(paths, pattern)
+    rows = to_measured(
+        launches,
+        suite=suite,
+        machine=machine,
+        kernel=kernel,
+        params=parse_params(word for word in words if "=" in word),
+        source=source,
+        skip_first=skip_first,
+    )
+    write_measured(out, rows)
+    cells = [[m.metric, f"{m.value:.6g}", m.unit] for m in rows]
+    print_table(f"{len(launches)} launches", ("metric", "median", "unit"), cells)
+    print(f"\nRows: {out}; compare with: cdnasim validate --measured {out}")
+
+
+def _is_ncu(path: Path) -> bool:
+    """Whether a file has Nsight Compute's columns rather than rocprofv3's."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(HEAD_CHARS)
+    except OSError:
+        return False  # a folder, or what the reader will complain about
+    return '"ID"' in head or "==PROF==" in head
 
 
 def print_calibration(calibration: Calibration) -> None:

@@ -356,3 +356,30 @@ def test_a_reader_that_closes_the_pipe_sees_no_traceback() -> None:
     assert process.stderr.read() == ""
     process.stderr.close()
     process.wait()
+
+
+NCU = """==PROF== Connected to process 1
+"ID","Kernel Name","Block Size","Grid Size","CC","gpu__time_duration.sum","dram__bytes_read.sum"
+"","","","","","ns","Mbyte"
+"0","gemm","(256, 1, 1)","(2048, 1, 1)","9.0","2,000,000","2,311.5"
+"1","gemm","(256, 1, 1)","(2048, 1, 1)","9.0","2,100,000","2,312.5"
+"2","gemm","(256, 1, 1)","(2048, 1, 1)","9.0","2,200,000","2,313.5"
+"""
+
+
+def test_a_profilers_file_becomes_rows_to_validate_against(
+    tmp_path: Path, cdnasim: Callable[..., str]
+) -> None:
+    profile, rows = tmp_path / "ncu.csv", tmp_path / "rows.csv"
+    profile.write_text(NCU, encoding="utf-8")
+    case = ("m=8192", "n=8192", "k=8192", "tile=128x256x64", "caches=cold")
+    printed = cdnasim(
+        *("import", "gemm", str(profile), *case, "--machine", "h200", "--out", str(rows))
+    )
+    assert "time_us" in printed and "2100" in printed
+    report = cdnasim("validate", "--measured", str(rows), "--json")
+    cases = json.loads(report)["cases"]
+    assert {c["metric"] for c in cases} == {"time_us", "tflops", "hbm_read_bytes"}
+    bytes_read = next(c for c in cases if c["metric"] == "hbm_read_bytes")
+    assert bytes_read["measured"] == pytest.approx(2312.5e6)
+    assert bytes_read["predicted"] > 0

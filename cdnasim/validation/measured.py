@@ -6,16 +6,15 @@ metric, value, unit, source.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from cdnasim.errors import InputError
+from cdnasim.validation.table import csv_lines, read_text, shown
 
 COLUMNS = ("suite", "machine", "kernel", "params", "metric", "value", "unit", "source")
 FRACTION = "fraction"
@@ -80,10 +79,10 @@ def read_measured(path: Path, suite: str | None = None) -> list[Measurement]:
     ragged line, an empty cell, an unknown suite, metric or unit, a value that is not a number in
     range, malformed params, no figure at all, or two figures for the same case and metric.
     """
-    lines = _lines(path)
+    lines = csv_lines(path, read_text(path, f"columns must be {','.join(COLUMNS)}"))
     line, header = next(lines, (1, []))
     if sorted(header) != sorted(COLUMNS):
-        got = _shown(",".join(header))
+        got = shown(",".join(header))
         raise InputError(f"{path}:{line}: columns must be {','.join(COLUMNS)}, got {got}")
     found = []
     for line, cells in lines:
@@ -92,7 +91,7 @@ def read_measured(path: Path, suite: str | None = None) -> list[Measurement]:
             raise InputError(f"{where}: {len(cells)} cells, but the header has {len(header)}")
         row = dict(zip(header, cells, strict=True))
         if suite is not None and row["suite"] != suite:
-            raise InputError(f"{where}: suite {_shown(row['suite'])} is unknown; allowed: {suite}")
+            raise InputError(f"{where}: suite {shown(row['suite'])} is unknown; allowed: {suite}")
         found.append(_measurement(row, where))
     if not found:
         raise InputError(f"{path}: holds no measured figure")
@@ -115,33 +114,11 @@ def parse_params(text: str, where: str) -> dict[str, str]:
     for item in text.split(";"):
         key, _, value = (part.strip() for part in item.partition("="))
         if not key or not value:
-            raise InputError(f"{where}: params: {_shown(item)} is not key=value")
+            raise InputError(f"{where}: params: {shown(item)} is not key=value")
         if key in params:
-            raise InputError(f"{where}: params: key {_shown(key)} is given twice")
+            raise InputError(f"{where}: params: key {shown(key)} is given twice")
         params[key] = value
     return params
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Each line that is not blank: its number and its stripped cells."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    try:
-        text = data.decode("utf-8-sig")  # spreadsheet programs write a byte order mark
-    except UnicodeDecodeError as error:
-        bad = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}:{bad}: is not UTF-8 text") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield line, [cell.strip() for cell in cells]
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"{path}:{line}: is not valid CSV: {error}") from None
 
 
 def _measurement(row: dict[str, str], where: str) -> Measurement:
@@ -150,12 +127,10 @@ def _measurement(row: dict[str, str], where: str) -> Measurement:
             raise InputError(f"{where}: column '{column}' is empty")
     name, unit = row["metric"], row["unit"]
     if name not in METRICS:
-        raise InputError(
-            f"{where}: metric {_shown(name)} is unknown; allowed: {', '.join(METRICS)}"
-        )
+        raise InputError(f"{where}: metric {shown(name)} is unknown; allowed: {', '.join(METRICS)}")
     if unit != METRICS[name].unit:
         allowed = METRICS[name].unit
-        raise InputError(f"{where}: unit {_shown(unit)} is wrong for {name}; allowed: {allowed}")
+        raise InputError(f"{where}: unit {shown(unit)} is wrong for {name}; allowed: {allowed}")
     return Measurement(
         suite=row["suite"],
         machine=row["machine"],
@@ -171,16 +146,10 @@ def _measurement(row: dict[str, str], where: str) -> Measurement:
 
 def _value(text: str, unit: str, where: str) -> float:
     if not _NUMBER.fullmatch(text):
-        raise InputError(f"{where}: value {_shown(text)} is not a number")
+        raise InputError(f"{where}: value {shown(text)} is not a number")
     value = float(text)
     if unit == FRACTION and not 0 <= value <= 1:
-        raise InputError(f"{where}: value {_shown(text)} must be a fraction from 0 to 1")
+        raise InputError(f"{where}: value {shown(text)} must be a fraction from 0 to 1")
     if unit != FRACTION and not (value > 0 and math.isfinite(value)):
-        raise InputError(f"{where}: value {_shown(text)} must be finite and above 0")
+        raise InputError(f"{where}: value {shown(text)} must be finite and above 0")
     return value
-
-
-def _shown(text: str) -> str:
-    """Text from a file as errors show it: quoted, on one line, cut if long."""
-    shown = repr(text)
-    return shown if len(shown) <= 80 else shown[:77] + "..."
