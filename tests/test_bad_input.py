@@ -88,8 +88,8 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("'interleave9'", "allowed: pingpong8:"),
     ),
     "schedule of another machine": (
-        (*GEMM, "schedule=pingpong8", "--machine", "h200"),
-        ("pingpong8", "no kernel for sm_90", "gfx950, gfx942"),
+        (*GEMM, "schedule=kslices8", "--machine", "h200"),
+        ("kslices8", "no kernel for sm_90", "gfx950"),
     ),
     "too many stages": ((*GEMM, "schedule=pipelined:s=99"), ("pipelined:s=99", "from 2 to 16")),
     "unknown dtype": ((*GEMM, "dtype=fp64"), ("dtype=fp64", "allowed: bf16, fp16, fp8")),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdnasim.isa.lds import LANES
 from hk_kernels.tile.expr import Binary, Constant, Expr, Symbol
@@ -23,16 +24,17 @@ Range = tuple[int, int]  # least and greatest value
 class Space:
     """The values that symbols take. waves: those that execute the instruction.
 
-    ranges: least and greatest value of each other symbol but the lane: loop variables, tile indices.
+    ranges: least and greatest value of the other symbols: loop variables, tile indices.
     """
 
     waves: tuple[int, ...]
     ranges: Mapping[str, Range]
+    lanes: int = LANES
 
     def all_ranges(self) -> dict[str, Range]:
         """Of lane and wave as well."""
         waves = min(self.waves), max(self.waves)
-        return {"lane": (0, LANES - 1), "wave": waves, **self.ranges}
+        return {"lane": (0, self.lanes - 1), "wave": waves, **self.ranges}
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ def split(expr: Expr, space: Space) -> Address | None:
     ranges = space.all_ranges()
     lane = simplify(expr, ranges, others)
     uniform, constant = _without_constant(simplify(expr, ranges, first))
-    env = {"lane": np.arange(LANES)[:, None], "wave": np.array(space.waves)}
-    values = np.broadcast_to(np.asarray(lane.evaluate(env)), (LANES, len(space.waves)))
+    env = {"lane": np.arange(space.lanes)[:, None], "wave": np.array(space.waves)}
+    values = np.broadcast_to(np.asarray(lane.evaluate(env)), (space.lanes, len(space.waves)))
     samples = _samples(space)
     moving = {name: value[:, None, None] for name, value in samples.items()}
     whole = np.asarray(expr.evaluate(env | moving))
@@ -77,7 +79,7 @@ def _without_constant(expr: Expr) -> tuple[Expr, int]:
     return _Sum(sum_.terms, 0).expr(), sum_.constant
 
 
-def _samples(space: Space) -> dict[str, np.ndarray]:
+def _samples(space: Space) -> dict[str, NDArray[np.int64]]:
     rng = np.random.default_rng(0)
     samples = {}
     for name, (least, most) in space.ranges.items():
@@ -121,12 +123,13 @@ def simplify(
 
 @dataclass
 class _Sum:
-    """constant + Σ factor · term; terms by their text."""
+    """constant + Σ factor · term; `terms`: text of the term → term, factor."""
 
     terms: dict[str, tuple[Expr, int]] = field(default_factory=dict)
     constant: int = 0
 
     def add(self, expr: Expr, factor: int) -> None:
+        """Add factor · expr."""
         if isinstance(expr, Constant):
             self.constant += factor * expr.value
         elif isinstance(expr, Binary) and expr.operator in ("+", "-"):
@@ -142,6 +145,7 @@ class _Sum:
             self.terms[key] = expr, before + factor
 
     def expr(self) -> Expr:
+        """The sum, what is subtracted last."""
         total: Expr = Constant(0)
         for term, factor in sorted(self.terms.values(), key=lambda pair: pair[1] < 0):
             if factor > 0:
@@ -164,7 +168,7 @@ def _sum_of(expr: Expr) -> _Sum:
 
 
 def _quotient(operator: str, expr: Expr, divisor: int, ranges: Mapping[str, Range]) -> Expr:
-    """`expr / divisor` or `expr % divisor`: multiples of the divisor apart from what is below it."""
+    """`expr / divisor` or `expr % divisor`; multiples of the divisor are taken out."""
     whole, rest = _Sum(), _Sum()
     total = _sum_of(expr)
     for term, factor in total.terms.values():

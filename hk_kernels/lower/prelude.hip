@@ -15,6 +15,7 @@
 
 using f32 = float;
 using u32 = unsigned;
+using u64 = unsigned long long;
 using u32x2 = u32 __attribute__((ext_vector_type(2)));
 using u32x4 = u32 __attribute__((ext_vector_type(4)));
 using u32x8 = u32 __attribute__((ext_vector_type(8)));
@@ -27,12 +28,30 @@ using f16x8 = _Float16 __attribute__((ext_vector_type(8)));
 using bf16x2 = __bf16 __attribute__((ext_vector_type(2)));
 using bf16x4 = __bf16 __attribute__((ext_vector_type(4)));
 using bf16x8 = __bf16 __attribute__((ext_vector_type(8)));
-using Buffer = __amdgpu_buffer_rsrc_t;
+using i32x4 = int __attribute__((ext_vector_type(4)));
+
+// Where a compiler has no builtin for the load to LDS, LLVM's intrinsics are called by their names.
+#if !defined(BUFFER_INTRINSICS) && !__has_builtin(__builtin_amdgcn_raw_ptr_buffer_load_lds)
+#define BUFFER_INTRINSICS
+#endif
 
 // --- order and synchronisation ---
 
-// Nothing is scheduled across it. MFMA have no side effects, so only this keeps them in place.
+// Nothing is scheduled across it.
 INLINE void fence() { __builtin_amdgcn_sched_barrier(0); }
+
+// MFMA have no side effects, so a compiler may move them down to where their sums are used. This
+// uses them where the kernel has the MFMA. ACCUMULATOR: "+a" if AGPRs are needed, else "+v".
+template <typename T>
+INLINE void hold(T& sum) {
+    asm volatile("" : ACCUMULATOR(sum));
+}
+
+template <typename T, int count>
+INLINE void hold(T (&sums)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) hold(sums[i]);
+}
 
 constexpr int ANY_VM = 63, ANY_LGKM = 15;  // the counters' most: no wait
 
@@ -71,6 +90,12 @@ INLINE void arrived(T& loaded) {
     asm volatile("" : "+v"(loaded));
 }
 
+template <typename T, int count>
+INLINE void arrived(T (&loaded)[count]) {
+#pragma unroll
+    for (int i = 0; i < count; ++i) arrived(loaded[i]);
+}
+
 // Writes too: the compiler would join two of 8 B.
 template <int offset>
 INLINE void ds_write_b64(u32 address, u32x2 data) {
@@ -79,9 +104,36 @@ INLINE void ds_write_b64(u32 address, u32x2 data) {
 
 // --- global memory; offsets in bytes: voffset a lane's own, soffset the wave's ---
 
-// A raw buffer: accesses past its end return 0 or are dropped. Flags: 32-bit data format.
+// A raw buffer: accesses past its end return 0 or are dropped.
+constexpr int BUFFER_FLAGS = 0x00020000;  // word 3: 32-bit data format
+
+#if defined(BUFFER_INTRINSICS)
+using Buffer = i32x4;
+
+extern "C" __device__ void load_to_lds_intrinsic(Buffer, IN_LDS void*, int size, int voffset,
+                                                 int soffset, int offset, int aux)
+    __asm("llvm.amdgcn.raw.buffer.load.lds");
+extern "C" __device__ i32x4 load_intrinsic(Buffer, int voffset, int soffset, int aux)
+    __asm("llvm.amdgcn.raw.buffer.load.v4i32");
+
 INLINE Buffer buffer(const void* start, u32 bytes) {
-    return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(start), 0, bytes, 0x00020000);
+    const u64 address = (u64)start;
+    return {(int)address, (int)(address >> 32), (int)bytes, BUFFER_FLAGS};
+}
+
+// Lane l writes 16 B at lds + 16 l; `lds` goes to M0.
+INLINE void load_to_lds(Buffer from, u32 lds, u32 voffset, u32 soffset) {
+    load_to_lds_intrinsic(from, (IN_LDS void*)lds, 16, voffset, soffset, 0, 0);
+}
+
+INLINE u32x4 load(Buffer from, u32 voffset, u32 soffset) {
+    return (u32x4)load_intrinsic(from, voffset, soffset, 0);
+}
+#else
+using Buffer = __amdgpu_buffer_rsrc_t;
+
+INLINE Buffer buffer(const void* start, u32 bytes) {
+    return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(start), 0, bytes, BUFFER_FLAGS);
 }
 
 #if defined(__gfx950__)
@@ -94,17 +146,18 @@ INLINE void load_to_lds(Buffer from, u32 lds, u32 voffset, u32 soffset) {
 INLINE u32x4 load(Buffer from, u32 voffset, u32 soffset) {
     return __builtin_amdgcn_raw_buffer_load_b128(from, voffset, soffset, 0);
 }
+#endif
 
 // Inline assembly: no builtin stores the upper half of a register without a shift before it.
 INLINE void store_low(Buffer to, u32 pair, u32 voffset, u32 soffset) {
-    asm volatile("buffer_store_short %0, %1, %2, %3 offen" ::"v"(pair), "v"(voffset), "s"(to),
-                 "s"(soffset)
+    asm volatile("buffer_store_short %0, %1, %2, %3 offen" ::"v"(pair), "v"(voffset),
+                 "s"(to), "s"(soffset)
                  : "memory");
 }
 
 INLINE void store_high(Buffer to, u32 pair, u32 voffset, u32 soffset) {
-    asm volatile("buffer_store_short_d16_hi %0, %1, %2, %3 offen" ::"v"(pair), "v"(voffset), "s"(to),
-                 "s"(soffset)
+    asm volatile("buffer_store_short_d16_hi %0, %1, %2, %3 offen" ::"v"(pair), "v"(voffset),
+                 "s"(to), "s"(soffset)
                  : "memory");
 }
 
