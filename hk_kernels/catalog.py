@@ -91,9 +91,13 @@ def gemm_program(
     tile: tuple[int, int, int],
     grid: tuple[int, int] = (1, 1),
     *,
+    steps: int = 0,
     allow_spills: bool = False,
 ) -> Program:
-    """The lowered program of a GEMM of grid x tile and STEPS k-steps; raises InputError."""
+    """The lowered program of a GEMM of grid x tile and k-steps; raises InputError.
+
+    steps: STEPS, or what the schedule's stages need, if 0.
+    """
     entry, options = parse_schedule(schedule)
     if arch not in entry.kernels:
         raise InputError(
@@ -107,7 +111,7 @@ def gemm_program(
             raise InputError(f"schedule '{schedule}': the kernel for {arch} has no {key}")
     chosen = {key: value for key, value in options.items() if key in known}
     parameters: dict[str, Any] = {"bm": bm, "bn": bn, "bk": bk, **chosen}
-    steps = max(STEPS, options.get("stages", 0) + 2)
+    steps = steps or max(STEPS, options.get("stages", 0) + 2)
     m, n, k = grid[0] * bm, grid[1] * bn, steps * bk
     return lower(kernel, arch, m, n, k, dtype, allow_spills=allow_spills, **parameters)
 

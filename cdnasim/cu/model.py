@@ -16,7 +16,7 @@ import simpy
 from cdnasim.cu.timing import CuTiming, cu_timing
 from cdnasim.errors import InputError
 from cdnasim.isa.instructions import Encoding, Rate, encoding_of
-from cdnasim.isa.mfma import mfma_wait_states
+from cdnasim.isa.mfma import accumulate_wait_states, mfma_wait_states
 from cdnasim.trace.model import (
     SIMDS,
     KernelTrace,
@@ -134,6 +134,7 @@ class _Wave:
         self.lgkm: deque[float] = deque()
         self.slack: dict[int, float] = {}  # operand → slack at the last wait, not yet kept
         self.registers: dict[int, float] = {}  # register → clk at which its value can be read
+        self.sums: dict[int, float] = {}  # first register of a sum → clk at which it can go on
         self.iterations: list[float] = []
         self.arrival = 0.0  # at the last barrier
         self.end = NEVER
@@ -336,8 +337,12 @@ class ComputeUnit:
                 if done > now:
                     return "vmcnt", done
             return "", 0.0
-        if i.unit == "mfma" and self.pipe_free[wave.simd] > now:
-            return "mfma busy", self.pipe_free[wave.simd]
+        if i.unit == "mfma":
+            if self.pipe_free[wave.simd] > now:
+                return "mfma busy", self.pipe_free[wave.simd]
+            summed = wave.sums.get(i.dst[0], 0.0)
+            if summed > now:
+                return "dependency", summed
         if i.unit in ("mfma", "valu") and self.valu_free[wave.simd] > now:
             return "valu busy", self.valu_free[wave.simd]
         is_alone = i.unit == "valu" and self.encodings[wave.key].rate in NOT_UNDER_MFMA
@@ -414,6 +419,8 @@ class ComputeUnit:
             result = now + timing.issue_clk * slots
             for register in i.dst:
                 wave.registers[register] = result
+            again = accumulate_wait_states(self.trace.arch, i.mnemonic, i.clocks)
+            wave.sums[i.dst[0]] = now + timing.issue_clk * (1 + again)
         elif i.unit == "valu":
             self.valu_free[wave.simd] = now + self._valu_clk(wave.key)
         elif i.unit == "lds":
@@ -492,8 +499,8 @@ class ComputeUnit:
         wave.arrival = now
         wave.cause = "barrier"
         wave.ready = NEVER
-        alive = sum(w.end == NEVER for w in self.waves if w.workgroup == wave.workgroup)
-        if len(arrived) < alive:
+        mine = (w for w in self.waves if w.workgroup == wave.workgroup)
+        if any(w.end == NEVER and w not in arrived for w in mine):
             return False
         release = now + self.timing.issue_clk + self.timing.barrier_clk
         for waiting in arrived:

@@ -71,6 +71,15 @@ def find_mfma(arch: str, m: int, n: int, k: int, dtype: str) -> MfmaFacts | None
 
 
 @cache
+def accumulate_wait_states(arch: str, mnemonic: str, clocks: int) -> int:
+    """Issue slots between this matrix instruction and one that accumulates on its result."""
+    for facts in mfma_facts():
+        if (facts.arch, facts.mnemonic, facts.clocks) == (arch, mnemonic, clocks):
+            return facts.ws_src_c_same or 0
+    return 0
+
+
+@cache
 def mfma_wait_states(arch: str, mnemonic: str, clocks: int) -> int:
     """Issue slots between this matrix instruction and a VALU that reads its result.
 

@@ -16,21 +16,24 @@ from cdnasim.errors import InputError
 from hk_kernels.lower.addresses import Address, Space, simplify, split
 from hk_kernels.lower.program import Instruction, Line, Loop, Node, Only, Program, walk
 from hk_kernels.lower.registers import register_needs
+from hk_kernels.lower.target import target_named
 from hk_kernels.tile.expr import Binary, Expr
 
 INDENT = "    "
-TARGETS = ("gfx950", "gfx942")
+COMMANDS = {"gf": "hipcc -O3 --genco --offload-arch=", "sm": "nvcc -O3 -std=c++17 -arch="}
+AMD = ("gfx950", "gfx942")
+TARGETS = (*AMD, "sm_90")
 LDS_IMMEDIATES = 1 << 16  # values of the 16-bit offset of an LDS instruction
 BUFFER_BYTES = (1 << 32) - 1  # most that a buffer's 32-bit size can say
 PURE = ("mfma", "valu")  # units whose instructions have no side effects
-LOOP_CONTROL = ("s_add_u32", "s_cmp_lt_u32", "s_cbranch_scc1")  # the for statement makes them
 OPERATORS = {"v_add_f32": "{} + {}", "v_sub_f32": "{} - {}", "v_mul_f32": "{} * {}"}
 FUNCTIONS = {
     "v_max_f32": "__builtin_fmaxf({}, {})",
     "v_exp_f32": "__builtin_amdgcn_exp2f({})",
     "v_rcp_f32": "__builtin_amdgcn_rcpf({})",
 }
-# mnemonic → operand type, expression of a, b, c. Scales of 0 stand for no scaling, as published.
+# mnemonic → operand type, expression of a, b, c ("" if the prelude has it). Scales of 0 stand for no
+# scaling, as published.
 _F8F6F4 = "__builtin_bit_cast(i32x8, a), __builtin_bit_cast(i32x8, b), c, 0, 0, 0, 0, 0, 0"
 _BF16_1K = "__builtin_bit_cast(i16x4, a), __builtin_bit_cast(i16x4, b), c, 0, 0, 0"
 MATRIX = {
@@ -44,6 +47,8 @@ MATRIX = {
     "v_mfma_f32_32x32x8_bf16": ("bf16x4", f"mfma_f32_32x32x8bf16_1k({_BF16_1K})"),
     "v_mfma_f32_16x16x16_f16": ("f16x4", "mfma_f32_16x16x16f16(a, b, c, 0, 0, 0)"),
     "v_mfma_f32_32x32x8_f16": ("f16x4", "mfma_f32_32x32x8f16(a, b, c, 0, 0, 0)"),
+    "mma.m16n16k16.bf16": ("u32x4", ""),
+    "mma.m16n16k16.fp16": ("u32x4", ""),
 }
 
 
@@ -123,6 +128,8 @@ class _Printer:
         self.depth = 1
         self.is_pure = False
         self.now: dict[str, str] = {}  # LDS address that a loop moves → its name
+        self.names_of_target = target_named(program.arch).names
+        self.is_amd = program.arch.startswith("gfx")
         self.moved: frozenset[str] = frozenset()  # those that the present loop has made
         self.summed: list[Piece] = []  # accumulators written since the last fence
         self.names: set[str] = {t.name for t in program.tensors} | {
@@ -138,7 +145,8 @@ class _Printer:
 
     def source(self) -> str:
         head = _head(self.program)
-        prelude = resources.files("hk_kernels.lower").joinpath("prelude.hip").read_text("utf-8")
+        file = "prelude.hip" if self.is_amd else "prelude.cu"
+        prelude = resources.files("hk_kernels.lower").joinpath(file).read_text("utf-8")
         self._entry()
         self._scope(self.program.body, tuple(range(self.program.waves)))
         needs = register_needs(self.program)
@@ -194,18 +202,28 @@ class _Printer:
 
     def _entry(self) -> None:
         lds, lanes = self.program.lds_bytes, self.program.lanes
-        self._print(f"const u32 lane = __builtin_amdgcn_workitem_id_x() % {lanes};")
-        self._print("// readfirstlane tells the compiler that it is a scalar: roles are branches")
-        self._print(
-            "const u32 wave = "
-            f"__builtin_amdgcn_readfirstlane(__builtin_amdgcn_workitem_id_x() / {lanes});"
-        )
-        self._print(
-            "const auto [tile_row, tile_col] = output_tile(__builtin_amdgcn_workgroup_id_x());"
-        )
-        if lds:
+        if self.is_amd:
+            thread, workgroup = (
+                "__builtin_amdgcn_workitem_id_x()",
+                "__builtin_amdgcn_workgroup_id_x()",
+            )
+        else:
+            thread, workgroup = "threadIdx.x", "blockIdx.x"
+        self._print(f"const u32 lane = {thread} % {lanes};")
+        if self.is_amd:
+            self._print(
+                "// readfirstlane tells the compiler that it is a scalar: roles are branches"
+            )
+            self._print(f"const u32 wave = __builtin_amdgcn_readfirstlane({thread} / {lanes});")
+        else:
+            self._print(f"const u32 wave = __shfl_sync(~0u, {thread} / {lanes}, 0);")
+        self._print(f"const auto [tile_row, tile_col] = output_tile(ordered(order, {workgroup}));")
+        if lds and self.is_amd:
             self._print(f"static __shared__ __attribute__((aligned(1024))) char shared[{lds}];")
-            self._print("const u32 lds = (u32)(IN_LDS char*)shared;")
+        elif lds:
+            self._print("extern __shared__ __align__(1024) char shared[];")
+        if lds:
+            self._print("const u32 lds = lds_address(shared);")
         for tensor in self.program.tensors:
             size = tensor.rows * tensor.pitch
             if size > BUFFER_BYTES:
@@ -258,7 +276,7 @@ class _Printer:
 
     def _loop(self, loop: Loop, scope: _Scope) -> None:
         variable = loop.variable
-        self._print("#pragma clang loop unroll(disable)")
+        self._print("#pragma clang loop unroll(disable)" if self.is_amd else "#pragma unroll 1")
         self._print(f"for (u32 {variable} = 0; {variable} < {loop.count}; ++{variable}) {{")
         self.depth += 1
         outer, made = self.moved, self._moving(loop, scope)
@@ -370,7 +388,8 @@ class _Printer:
     # instructions -----------------------------------------------------------------------------
 
     def _instruction(self, i: Instruction, scope: _Scope) -> None:
-        if i.mnemonic in LOOP_CONTROL or i.mnemonic == "s_mov_b32":
+        names = self.names_of_target
+        if i.mnemonic in (*names.loop, names.place):
             return  # of the for statement, or M0 of load_to_lds
         self._switch(is_pure=i.unit in PURE)
         self._comment(i.line)
@@ -417,7 +436,7 @@ class _Printer:
     def _lds(self, i: Instruction, scope: _Scope) -> str:
         address, offset = self._lds_address(i, scope)
         if i.dst:
-            return f"{i.mnemonic}<{offset}>({self.pieces[i.dst[0]]}, {address});"
+            return f"{_function(i.mnemonic)}<{offset}>({self.pieces[i.dst[0]]}, {address});"
         piece = self.pieces[i.src[0]]
         half = ("xy", "zw")[(i.src[0] - piece.first) // 2]
         return f"{i.mnemonic}<{offset}>({address}, {piece}.{half});"
@@ -431,7 +450,10 @@ class _Printer:
             return f"load_to_lds({tensor}, lds + {_factor(place)}, {offsets});"
         if i.dst:
             return f"{self.pieces[i.dst[0]]} = load({tensor}, {offsets});"
-        name = "store_high" if i.mnemonic.endswith("d16_hi") else "store_low"
+        if i.width > 2:
+            name = "store"
+        else:
+            name = "store_high" if i.mnemonic.endswith("d16_hi") else "store_low"
         return f"{name}({tensor}, {self._element(i.src[0])}, {offsets});"
 
     def _vector(self, i: Instruction) -> str:
@@ -442,9 +464,9 @@ class _Printer:
         base = i.mnemonic.removesuffix("_dpp")
         if base != i.mnemonic:
             sources[0] = f"rotated<{i.value}>({sources[0]})"
-        if base == "v_mov_b32":
+        if base == self.names_of_target.zero:
             return f"{to} = {sources[0] if sources else 0};"
-        if base == "v_cvt_pk_bf16_f32":
+        if base in ("v_cvt_pk_bf16_f32", "cvt.rn.bf16x2.f32"):
             return f"{to} = packed({sources[0]}, {sources[1]});"
         pattern = OPERATORS.get(base) or FUNCTIONS.get(base)
         if pattern is None:
@@ -508,11 +530,13 @@ def _head(program: Program) -> str:
     return (
         f"// {program.name} for {program.arch}: {sizes}\n"
         f"// {parameters}; {rows * cols} workgroups of {program.waves} waves\n"
-        f"//   hipcc -O3 --offload-arch={program.arch} --genco\n"
+        f"//   {COMMANDS[program.arch[:2]]}{program.arch}\n"
     )
 
 
 def _function(mnemonic: str) -> str:
+    if not mnemonic.startswith("v_mfma"):
+        return mnemonic.replace(".", "_")
     return mnemonic.removeprefix("v_").rsplit("_", 1)[0].replace("_f32", "")
 
 
@@ -523,6 +547,8 @@ def _matrix_functions(program: Program) -> str:
         if mnemonic not in MATRIX:
             raise InputError(f"{i.line}: {mnemonic} has no HIP reading")
         operand, call = MATRIX[mnemonic]
+        if not call:
+            continue  # in the prelude
         total = f"f32x{len(i.dst)}"
         functions.append(
             f"INLINE {total} {_function(mnemonic)}({operand} a, {operand} b, {total} c) {{\n"
@@ -535,10 +561,9 @@ def _grid_order(program: Program) -> str:
     rows, cols = program.grid
     return (
         "struct Tile {\n    u32 row, col;\n};\n\n"
-        f"// The grid order: which of the {rows} x {cols} tiles of C a workgroup computes; "
-        "row by row.\n"
-        "INLINE Tile output_tile(u32 workgroup) {\n"
-        f"    return {{workgroup / {cols}u, workgroup % {cols}u}};\n}}\n"
+        f"// One of the {rows} x {cols} tiles of C, counted row by row.\n"
+        "INLINE Tile output_tile(u32 tile) {\n"
+        f"    return {{tile / {cols}u, tile % {cols}u}};\n}}\n"
     )
 
 
@@ -547,6 +572,12 @@ def _signature(program: Program) -> str:
     arguments = ", ".join(
         f"{'' if t.name == 'C' else 'const '}void* {t.name}_start" for t in program.tensors
     )
+    arguments += ", const void* order"
+    if not program.arch.startswith("gfx"):
+        return (
+            f'extern "C" __global__ __launch_bounds__({threads}, 1) void\n'
+            f"{program.name}({arguments}) {{"
+        )
     return (
         f'extern "C" __global__ __attribute__((amdgpu_flat_work_group_size({threads}, {threads}),\n'
         f"{INDENT * 9}   amdgpu_waves_per_eu({per_simd}, {per_simd}))) void\n"

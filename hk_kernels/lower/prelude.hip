@@ -35,6 +35,11 @@ using i32x4 = int __attribute__((ext_vector_type(4)));
 #define BUFFER_INTRINSICS
 #endif
 
+// The grid order: the tile of a workgroup, from a table of the host's or, without one, its number.
+INLINE u32 ordered(const void* order, u32 workgroup) {
+    return order ? ((const u32*)order)[workgroup] : workgroup;
+}
+
 // --- order and synchronisation ---
 
 // Nothing is scheduled across it.
@@ -69,6 +74,9 @@ INLINE void priority() {
 }
 
 // --- LDS ---
+
+// By way of 64 bits: a compiler that checks this for the host has wide pointers.
+INLINE u32 lds_address(char* shared) { return (u32)(u64)(IN_LDS char*)shared; }
 
 // Reads are inline assembly because the compiler would wait for every outstanding load to LDS
 // before a read of its own that may alias it, and would join two reads of 8 B into one. It does not

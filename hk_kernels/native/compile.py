@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdnasim.errors import InputError
-from hk_kernels.lower.hip import TARGETS
+from hk_kernels.lower.hip import AMD
 
 DEVICE_FLAGS = ("-x", "hip", "--cuda-device-only", "-O3")
 NO_ROCM = ("-nogpulib", "-nogpuinc")  # the sources need no device library and no header
@@ -104,8 +104,8 @@ def compile_object(source: str, target: str, path: Path, *, keep: Path | None = 
 
 
 def _check(target: str) -> None:
-    if target not in TARGETS:
-        raise InputError(f"HIP is not compiled for '{target}'; allowed: {', '.join(TARGETS)}")
+    if target not in AMD:
+        raise InputError(f"HIP is not compiled for '{target}'; allowed: {', '.join(AMD)}")
 
 
 def _assembly(compiler: Compiler, source: str, target: str, folder: Path, keep: Path | None) -> str:

@@ -87,6 +87,9 @@ INLINE u32 __builtin_amdgcn_workitem_id_x() {
 INLINE u32 __builtin_amdgcn_workgroup_id_x() { return this_workgroup; }
 INLINE u32 __builtin_amdgcn_readfirstlane(const u32& value) { return value.of[0]; }
 
+INLINE u32 lds_address(char* shared) { return u32(shared); }
+INLINE u32 ordered(const void*, u32 workgroup) { return workgroup; }
+
 constexpr int ANY_VM = 63, ANY_LGKM = 15;
 INLINE void fence() {}
 template <int vm, int lgkm>

@@ -28,7 +28,7 @@ static void* c_bytes;
 
 static void* wave_main(void* number) {
     this_wave = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(number));
-    KERNEL(a_bytes, b_bytes, c_bytes);
+    KERNEL(a_bytes, b_bytes, c_bytes, nullptr);
     return nullptr;
 }
 
