@@ -28,6 +28,8 @@ kernel_app = typer.Typer(help="Kernels: listing, reference, trace, figures.", no
 lds_app = typer.Typer(help="LDS instructions: banks, phases, swizzles.", no_args_is_help=True)
 app.add_typer(kernel_app, name="kernel")
 app.add_typer(lds_app, name="lds")
+native_app = typer.Typer(help="Kernels on hardware: build, run, profile.", no_args_is_help=True)
+app.add_typer(native_app, name="native")
 
 Params = Annotated[
     list[str] | None, typer.Argument(help="key=value, such as m=8192", show_default=False)
@@ -508,6 +510,69 @@ def lds_microbenchmark(instruction: LdsName, out: OutFile, target: Target = "gfx
     from cdnasim.kernel_commands import write_microbenchmark
 
     write_microbenchmark(instruction, target, out)
+
+
+NativeOut = Annotated[Path, typer.Option("--out", help="Folder for what is built.")]
+NativeKernel = Annotated[str, typer.Argument(help="gemm")]
+IN_OUT = Path("out") / "native"
+
+
+@native_app.command("build")
+def native_build(
+    kernel: NativeKernel, params: Params = None, target: Target = "gfx950", out: NativeOut = IN_OUT
+) -> None:
+    """Print the program of a case as HIP or CUDA source and compile it.
+
+    With hipcc or nvcc a program that runs, times and checks itself; else with the `compile` extra
+    assembly and code object of gfx950 or gfx942.
+    """
+    from cdnasim.native_commands import build, native_case
+
+    build(native_case(kernel, params or [], target), out)
+
+
+@native_app.command("compare-isa")
+def native_compare(kernel: NativeKernel, params: Params = None, target: Target = "gfx950") -> None:
+    """Compile the kernel and compare its hot loop with the trace. Exit code 1 if they differ."""
+    from cdnasim.native_commands import compare, native_case
+
+    raise typer.Exit(compare(native_case(kernel, params or [], target)))
+
+
+@native_app.command("run")
+def native_run(
+    kernel: NativeKernel,
+    params: Params = None,
+    target: Target = "gfx950",
+    out: NativeOut = IN_OUT,
+    warmup: Annotated[int, typer.Option(help="Launches before times are taken.", min=0)] = 500,
+    runs: Annotated[int, typer.Option(help="Launches that are timed.", min=1)] = 100,
+    rotate: Annotated[
+        float, typer.Option(help="Bytes of inputs that take turns; 0: always the same.", min=0)
+    ] = 0.0,
+    seed: Seed = 0,
+) -> None:
+    """Build and run a case on this machine's GPU: times, and the error against a plain product."""
+    from cdnasim.native_commands import native_case, run
+
+    options = ["--warmup", warmup, "--runs", runs, "--rotate", rotate, "--seed", seed]
+    run(native_case(kernel, params or [], target), out, [str(option) for option in options])
+
+
+@native_app.command("profile")
+def native_profile(
+    kernel: NativeKernel,
+    rows: Annotated[Path, typer.Option(help="CSV file for the measured rows.")],
+    params: Params = None,
+    target: Target = "gfx950",
+    machine: MachineName = "mi355x",
+    source: Annotated[str, typer.Option(help="Where the figures come from.")] = "own measurement",
+    out: NativeOut = IN_OUT,
+) -> None:
+    """Run a case under rocprofv3 or Nsight Compute; write rows for `validate --measured`."""
+    from cdnasim.native_commands import native_case, profile
+
+    profile(native_case(kernel, params or [], target), out, rows, machine, source)
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[list[Any]]) -> None:

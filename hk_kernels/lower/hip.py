@@ -32,8 +32,8 @@ FUNCTIONS = {
     "v_exp_f32": "__builtin_amdgcn_exp2f({})",
     "v_rcp_f32": "__builtin_amdgcn_rcpf({})",
 }
-# mnemonic → operand type, expression of a, b, c ("" if the prelude has it). Scales of 0 stand for no
-# scaling, as published.
+# mnemonic → operand type, expression of a, b, c ("" if the prelude has it). Scales of 0 stand for
+# no scaling, as published.
 _F8F6F4 = "__builtin_bit_cast(i32x8, a), __builtin_bit_cast(i32x8, b), c, 0, 0, 0, 0, 0, 0"
 _BF16_1K = "__builtin_bit_cast(i16x4, a), __builtin_bit_cast(i16x4, b), c, 0, 0, 0"
 MATRIX = {

@@ -119,9 +119,11 @@ def test_a_trace_of_each_kernel_that_is_offered(name: str, arch: str, dtype: str
     assert (trace.arch, trace.dtype, tuple(trace.tile)) == (arch, dtype, tile)
     assert trace.kernel == GEMM_SCHEDULES[name].kernels[arch].name
     assert sum(len(role.waves) for role in trace.roles) == trace.waves
-    # 2048 FLOP a clock and CU of bf16 on gfx942, twice that on others, and as much again for fp8
-    rate = 2048 * (1 if arch == "gfx942" else 2) * (2 if dtype == "fp8" else 1)
-    assert trace.matrix_clocks == 2 * tile[0] * tile[1] * tile[2] / rate
+    # 2048 FLOP a clock and CU of bf16 on gfx942, twice that on gfx950, and as much again for fp8;
+    # four partitions of 8192 FLOP in 12 clk on sm_90
+    rate = {"gfx942": 2048, "gfx950": 4096, "sm_90": 4 * 8192 / 12}[arch]
+    rate *= 2 if dtype == "fp8" else 1
+    assert trace.matrix_clocks == pytest.approx(2 * tile[0] * tile[1] * tile[2] / rate)
     assert gemm_trace(name, arch, dtype, tile) is trace
 
 

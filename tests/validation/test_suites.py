@@ -35,6 +35,10 @@ def test_every_row_of_the_sources_is_there() -> None:
         "pingpong_interleave": {"tflops": 6},
         "mi325x_gemm": dict.fromkeys(("tflops", "time_us"), 1),
         "aiter_gemm": {"time_us": 144},
+        "h200_kernels": {
+            **dict.fromkeys(("tflops", "time_us"), 90),
+            **dict.fromkeys(("hbm_read_bytes", "hbm_write_bytes", "l2_hit", "cycles"), 54),
+        },
     }
 
 
@@ -65,7 +69,7 @@ def test_hbm_traffic_is_possible() -> None:
         if m.metric == "hbm_read_bytes":
             assert m.value >= (rows + cols) * depth * element
         if m.metric == "hbm_write_bytes":
-            assert 0.8 * rows * cols * element < m.value < 1.01 * rows * cols * element
+            assert 0.8 * rows * cols * element < m.value < 1.02 * rows * cols * element
 
 
 def test_the_calibration_marks_are_exactly_these() -> None:
