@@ -559,6 +559,21 @@ def native_run(
     run(native_case(kernel, params or [], target), out, [str(option) for option in options])
 
 
+@native_app.command("sweep")
+def native_sweep(
+    suite: Annotated[str, typer.Argument(help="A validation suite: its cases are run.")],
+    rows: Annotated[Path, typer.Option(help="CSV file for the measured rows.")],
+    target: Target = "gfx950",
+    machine: MachineName = "mi355x",
+    source: Annotated[str, typer.Option(help="Where the figures come from.")] = "own measurement",
+    out: NativeOut = IN_OUT,
+) -> None:
+    """Run all cases of a suite on this machine's GPU; a sweep that was stopped goes on."""
+    from cdnasim.native_commands import sweep
+
+    sweep(suite, target, out, rows, machine, source)
+
+
 @native_app.command("profile")
 def native_profile(
     kernel: NativeKernel,

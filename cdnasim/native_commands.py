@@ -15,9 +15,10 @@ import numpy as np
 from cdnasim.commands import write_text
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import GemmCase, check_case, parse_params
-from cdnasim.terminal import print_table
+from cdnasim.terminal import print_table, progress_bar
 from cdnasim.validation.importers import read_ncu, read_rocprof, to_measured, write_measured
-from cdnasim.validation.measured import Measurement
+from cdnasim.validation.measured import METRICS, Measurement, read_measured
+from cdnasim.validation.suites import load_suites, read_suite, validation_root
 from hk_kernels.catalog import gemm_program
 from hk_kernels.lower.hip import AMD, hip_source
 from hk_kernels.lower.program import Program
@@ -34,6 +35,8 @@ NCU_METRICS = (
     "gpu__time_duration.sum,sm__cycles_elapsed.max,dram__bytes_read.sum,dram__bytes_write.sum,"
     "lts__t_sectors_srcunit_tex_op_read.sum,lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum"
 )
+MAX_ERROR = 2e-2  # of C, relative to its root mean square: rounding to bf16 makes half of it
+ROTATED_BYTES = "1.1e9"  # four times the LLC of an MI355X
 PROFILED_RUNS = ("--warmup", "2", "--runs", "5")
 
 
@@ -100,14 +103,23 @@ def build(native: NativeCase, out: Path) -> Path | None:
     return made
 
 
-def run(native: NativeCase, out: Path, options: Sequence[str]) -> dict[str, Any]:
-    """Build and run the program; its line of JSON."""
+def run(native: NativeCase, out: Path, options: Sequence[str]) -> None:
+    """Build and run the program; print what it says of itself."""
+    record = run_program(native, out, options)
+    print_table(native.name, ("", "value"), [[key, str(value)] for key, value in record.items()])
+
+
+def run_program(native: NativeCase, out: Path, options: Sequence[str]) -> dict[str, Any]:
+    """Build and run the program; its line of JSON.
+
+    Raises InputError if it fails or its result is wrong.
+    """
     made = _built(native, out)
     order = str(out / f"{native.name}.order")
-    record = json.loads(_call([str(made), "--order", order, *options], may_fail=True))
-    rows = [[key, str(value)] for key, value in record.items()]
-    print_table(native.name, ("", "value"), rows)
-    return dict(record)
+    record = dict(json.loads(_call([str(made), "--order", order, *options], may_fail=True)))
+    if record["max_error"] > MAX_ERROR:
+        raise InputError(f"{native.name}: wrong result, error {record['max_error']}")
+    return record
 
 
 def profile(native: NativeCase, out: Path, rows: Path, machine: str, source: str) -> None:
@@ -139,6 +151,44 @@ def profile(native: NativeCase, out: Path, rows: Path, machine: str, source: str
     cells = [[m.metric, f"{m.value:.6g}", m.unit] for m in found]
     print_table(native.name, ("metric", "median", "unit"), cells)
     print(f"\nRows: {rows}; compare with: cdnasim validate --measured {rows}")
+
+
+def sweep(suite: str, target: str, out: Path, rows: Path, machine: str, source: str) -> None:
+    """Run all cases of a validation suite that `target` has kernels for; keep a row after each.
+
+    A case whose rows are in the file `rows` is not run again, so a sweep that was stopped goes on.
+    """
+    suites = load_suites(validation_root())
+    if suite not in suites:
+        raise InputError(f"suite '{suite}' is unknown; allowed: {', '.join(suites)}")
+    params = {m.params_text: m.params for m in read_suite(suites[suite])}
+    cases = [p for p in params.values() if not p.get("schedule", "").startswith("pipelined")]
+    found = read_measured(rows, suite) if rows.exists() else []
+    known = {m.params_text for m in found}
+    missing = [p for p in cases if _text(p) not in known]
+    with progress_bar(suite) as progress:
+        for number, case in enumerate(missing, 1):
+            pairs = [f"{key}={value}" for key, value in case.items()]
+            record = run_program(native_case("gemm", pairs, target), out, _options(case))
+            for metric, value in (("time_us", record["median_us"]), ("tflops", record["tflops"])):
+                where = f"{rows}:{len(found) + 2}"
+                unit = METRICS[metric].unit
+                facts = suite, machine, "gemm", case, metric, float(value), unit, source
+                found.append(Measurement(*facts, where=where))
+            write_measured(rows, found)
+            if progress:
+                progress(number, len(missing))
+    print(f"{len(cases)} cases, {len(missing)} of them new")
+    print(f"Rows: {rows}; compare with: cdnasim validate --measured {rows}")
+
+
+def _text(params: dict[str, str]) -> str:
+    return ";".join(f"{key}={value}" for key, value in params.items())
+
+
+def _options(params: dict[str, str]) -> list[str]:
+    """Cold caches: inputs take turns until they fill more than any cache."""
+    return ["--rotate", ROTATED_BYTES] if params.get("caches") == "cold" else []
 
 
 def compare(native: NativeCase) -> int:

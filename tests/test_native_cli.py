@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdnasim import cli
-from cdnasim.native_commands import native_case
+from cdnasim import cli, native_commands
+from cdnasim.native_commands import NativeCase, native_case
+from cdnasim.validation.measured import read_measured
 from hk_kernels.native.program import program_source
 
 GEMM = ("gemm", "m=512", "n=512", "k=512")
@@ -64,6 +65,7 @@ def test_the_order_is_a_permutation_of_the_tiles() -> None:
         (("compare-isa", *GEMM, "tile=128x128x64", "--target", "sm_90"), "allowed: gfx950, gfx942"),
         (("run", *GEMM), "no hipcc: the program can be compiled here"),
         (("build", "conv", "m=4"), "kernel 'conv' is unknown"),
+        (("sweep", "none", "--rows", "rows.csv"), "suite 'none' is unknown; allowed: "),
     ],
 )
 def test_misuse_ends_in_one_line(
@@ -79,6 +81,30 @@ def test_misuse_ends_in_one_line(
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) == 1
+
+
+def test_a_sweep_goes_on_where_it_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.csv"
+    ran: list[str] = []
+
+    def measured(native: NativeCase, out: Path, options: list[str]) -> dict[str, float]:
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        ran.append(native.name)
+        return {"median_us": 10.0, "tflops": 5.0, "max_error": 0.0}
+
+    monkeypatch.setattr(native_commands, "run_program", measured)
+    arguments = ("native", "sweep", "hk_bf16_gemm", "--rows", str(rows), "--out", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["cdnasim", *arguments])
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        cli.main()
+    assert len(read_measured(rows, "hk_bf16_gemm")) == 4
+    ran.clear()
+    assert call(monkeypatch, *arguments) == 0
+    assert len(ran) == 1  # the suite's third problem; the same on another card is not run again
+    assert {m.metric for m in read_measured(rows, "hk_bf16_gemm")} == {"time_us", "tflops"}
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
