@@ -154,3 +154,32 @@ def test_the_host_program_compiles_against_hips_headers(side: str, tmp_path: Pat
     command = [sys.executable, "-m", "ziglang", "clang", *flags, *defines, *places, str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+COLUMNS = '"ID","Kernel Name","Block Size","Grid Size","CC","gpu__time_duration.sum"'
+FAKE_NCU = f"""#!/bin/sh
+echo '==PROF== Connected to process 1'
+echo '{COLUMNS},"dram__bytes_read.sum"'
+echo '"","","","","","ns","Mbyte"'
+echo '"0","pingpong8","(256, 1, 1)","(16, 1, 1)","9.0","20,000","12.5"'
+"""
+FAKE_NVCC = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+printf '#!/bin/sh\\n' > "$2"
+chmod +x "$2"
+"""
+
+
+def test_a_profile_becomes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("ncu", FAKE_NCU), ("nvcc", FAKE_NVCC)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    rows = tmp_path / "rows.csv"
+    case = (*GEMM, "tile=128x128x64", "schedule=pingpong8", "--target", "sm_90")
+    where = ("--rows", str(rows), "--machine", "h200", "--out", str(tmp_path / "out"))
+    assert call(monkeypatch, "native", "profile", *case, *where) == 0
+    found = {m.metric: m for m in read_measured(rows, "native")}
+    assert found["time_us"].value == 20
+    assert found["hbm_read_bytes"].value == 12.5e6
+    assert found["time_us"].params["schedule"] == "pingpong8"
