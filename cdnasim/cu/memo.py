@@ -39,7 +39,8 @@ def _folder() -> Path:
     own = os.environ.get("CDNASIM_CACHE")
     if own:
         return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdnasim"
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(caches) / "cdnasim"
 
 
 @cache
@@ -75,10 +76,12 @@ def _write(path: Path, profile: CuProfile) -> None:
     text = json.dumps({"profile": record, "checksum": _checksum(record)})
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, delete=False, encoding="utf-8"
-        ) as file:
-            file.write(text)
-        os.replace(file.name, path)  # whole or not at all, whoever else writes it
+        handle, name = tempfile.mkstemp(dir=path.parent)
     except OSError:
         return
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)  # whole or not at all, whoever else writes it
+    except OSError:
+        Path(name).unlink(missing_ok=True)

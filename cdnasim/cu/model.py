@@ -27,7 +27,6 @@ from cdnasim.trace.model import (
     flat_length,
 )
 
-SETTLED = 3  # k-steps after which a loop is steady enough to read its slack
 PATTERN = 6  # k-steps: loads that run one, two or three ahead repeat their pattern in as many
 NEVER = float("inf")
 CATEGORY = {
@@ -87,15 +86,13 @@ class Span:
 class CuResult:
     """Simulated workgroups of one CU. iteration_starts: per wave, clk at which each k-step began.
 
-    instructions: number in the flattened streams of the roles → clocks. slack: operand → the
-    longest latency of its loads that delays no wave in steady k-steps (clk). first_load: clk of the
+    instructions: number in the flattened streams of the roles → clocks. first_load: clk of the
     first operand load. assumed: mnemonics that are not known and the clocks taken for them.
     """
 
     waves: list[WaveRecord]
     iteration_starts: list[list[float]]
     instructions: dict[int, InstructionClocks]
-    slack: dict[int, float]
     matrix_busy: float
     spans: list[Span]
     first_load: float = 0.0
@@ -130,13 +127,11 @@ class _Wave:
         self.cause = "start"
         self.busy = 0.0
         self.stalls: dict[str, float] = {}
-        self.vm: deque[tuple[float, float, int]] = deque()  # data there, less latency, operand
+        self.vm: deque[float] = deque()  # when the data of each load are there, in order
         self.lgkm: deque[float] = deque()
-        self.slack: dict[int, float] = {}  # operand → slack at the last wait, not yet kept
         self.registers: dict[int, float] = {}  # register → clk at which its value can be read
         self.sums: dict[int, float] = {}  # first register of a sum → clk at which it can go on
         self.iterations: list[float] = []
-        self.arrival = 0.0  # at the last barrier
         self.end = NEVER
         self.key = 0
         self.current: TraceInstruction | None = None
@@ -188,12 +183,10 @@ class ComputeUnit:
         self.arrived: list[list[_Wave]] = [[] for _ in range(workgroups)]
         self.matrix_busy = 0.0
         self.instructions: dict[int, InstructionClocks] = {}
-        self.slack: dict[int, float] = {}
         self.spans: list[Span] = []
         self.keep_spans = keep_spans
         self.line_there: dict[int, float] = {}  # instruction cache line → clk at which it is there
         self.line_of = self._lines() if is_cold else []
-        self.turns: dict[int, int] = {}  # wave of the workgroup → how often its k-loop runs
         self.waves: list[_Wave] = []
         for workgroup in range(workgroups):
             offset = 0
@@ -202,9 +195,6 @@ class ComputeUnit:
                     place = workgroup * trace.waves + number
                     wave = _Wave(place, workgroup, number % SIMDS, iter(()))
                     wave.stream = self._stream(wave, role.body, offset)
-                    self.turns[number] = sum(
-                        self._count(n) for n in role.body if isinstance(n, TraceLoop)
-                    )
                     wave.advance()
                     self.waves.append(wave)
                 offset += flat_length(role.body)
@@ -219,7 +209,6 @@ class ComputeUnit:
             waves=[WaveRecord(w.number, w.simd, 0.0, w.end, w.busy, w.stalls) for w in self.waves],
             iteration_starts=[w.iterations for w in self.waves if len(w.iterations) > 1],
             instructions=self.instructions,
-            slack=self.slack,
             matrix_busy=self.matrix_busy,
             spans=self.spans,
             first_load=self.first_load,
@@ -330,10 +319,7 @@ class ComputeUnit:
                 if done > now:
                     return "lgkmcnt", done
             if i.vm >= 0 and len(wave.vm) > i.vm:
-                done = max(w[0] for w in list(wave.vm)[: len(wave.vm) - i.vm])
-                if wave.cause != "vmcnt":
-                    self._settle_slack(wave, 0.0)
-                self._note_slack(wave, i.vm, now)
+                done = wave.vm[len(wave.vm) - i.vm - 1]
                 if done > now:
                     return "vmcnt", done
             return "", 0.0
@@ -366,21 +352,6 @@ class ComputeUnit:
         """When the cache line of an instruction is there; the first to need it asks for it."""
         line = self.line_of[key]
         return self.line_there.setdefault(line, now + self.timing.icache_miss_clk)
-
-    def _note_slack(self, wave: _Wave, outstanding: int, now: float) -> None:
-        """What latency the loads of steady k-steps that this wait asks for may have had."""
-        if not SETTLED < len(wave.iterations) < self.turns[wave.number % self.trace.waves]:
-            return
-        for _, returned, operand in list(wave.vm)[: len(wave.vm) - outstanding]:
-            if operand >= 0:
-                slack = max(0.0, now - returned)
-                wave.slack[operand] = min(wave.slack.get(operand, NEVER), slack)
-
-    def _settle_slack(self, wave: _Wave, waited: float) -> None:
-        """Keep the slack of the last wait; what the wave then `waited` for others adds to it."""
-        for operand, slack in wave.slack.items():
-            self.slack[operand] = min(self.slack.get(operand, NEVER), slack + waited)
-        wave.slack.clear()
 
     def _book_stall(self, wave: _Wave, now: float) -> None:
         """Book the time since the wave's mark on its present cause and instruction."""
@@ -451,6 +422,7 @@ class ComputeUnit:
         wave.advance()
         if wave.current is None:
             wave.end = wave.mark
+            released |= self._release(wave.workgroup, now)
         return released
 
     def _valu_clk(self, key: int) -> float:
@@ -480,7 +452,7 @@ class ComputeUnit:
             occupied += self.timing.vmem_start_clk
             self.vmem_idle = False
         self.vmem_free = now + occupied
-        latency, done = 0.0, now
+        done = now
         if not is_store:
             latency = self.latency(i) if i.operand >= 0 else self.timing.scratch_clk
             returned = i.bytes / self.timing.vmem_return_bytes_per_clk
@@ -489,23 +461,25 @@ class ComputeUnit:
             if i.operand >= 0:
                 self.first_load = min(self.first_load, now)
         if wave.vm:
-            done = max(done, wave.vm[-1][0])  # returns in order
-        wave.vm.append((done, done - latency, i.operand))
+            done = max(done, wave.vm[-1])  # returns in order
+        wave.vm.append(done)
 
     def _barrier(self, wave: _Wave, now: float) -> bool:
-        """Arrive; the last wave to arrive releases all of the workgroup. Whether it did."""
-        arrived = self.arrived[wave.workgroup]
-        arrived.append(wave)
-        wave.arrival = now
+        """Arrive; whether that released the workgroup."""
+        self.arrived[wave.workgroup].append(wave)
         wave.cause = "barrier"
         wave.ready = NEVER
-        mine = (w for w in self.waves if w.workgroup == wave.workgroup)
-        if any(w.end == NEVER and w not in arrived for w in mine):
+        return self._release(wave.workgroup, now)
+
+    def _release(self, workgroup: int, now: float) -> bool:
+        """Release the waves at a workgroup's barrier if all that still run are there."""
+        arrived = self.arrived[workgroup]
+        mine = (w for w in self.waves if w.workgroup == workgroup)
+        if not arrived or any(w.end == NEVER and w not in arrived for w in mine):
             return False
         release = now + self.timing.issue_clk + self.timing.barrier_clk
         for waiting in arrived:
             waiting.ready = release
-            self._settle_slack(waiting, now - waiting.arrival)
         arrived.clear()
         self.vmem_idle = True
         return True

@@ -255,7 +255,7 @@ def test_specialization_loses_to_ping_pong_on_the_same_tile() -> None:
 
 def test_the_same_trace_gives_the_same_result() -> None:
     def facts(result: CuResult) -> tuple[object, ...]:
-        return result.waves, result.iteration_starts, result.slack
+        return result.waves, result.iteration_starts, result.instructions
 
     trace = kernel("pingpong8")
     assert facts(run_steps(trace, 6)) == facts(run_steps(trace, 6))
