@@ -514,6 +514,9 @@ def lds_microbenchmark(instruction: LdsName, out: OutFile, target: Target = "gfx
 
 NativeOut = Annotated[Path, typer.Option("--out", help="Folder for what is built.")]
 NativeKernel = Annotated[str, typer.Argument(help="gemm")]
+NativeMachine = Annotated[
+    str | None, typer.Option("--machine", help="That the rows belong to; default: of the target.")
+]
 IN_OUT = Path("out") / "native"
 
 
@@ -564,7 +567,7 @@ def native_sweep(
     suite: Annotated[str, typer.Argument(help="A validation suite: its cases are run.")],
     rows: Annotated[Path, typer.Option(help="CSV file for the measured rows.")],
     target: Target = "gfx950",
-    machine: MachineName = "mi355x",
+    machine: NativeMachine = None,
     source: Annotated[str, typer.Option(help="Where the figures come from.")] = "own measurement",
     out: NativeOut = IN_OUT,
 ) -> None:
@@ -580,7 +583,7 @@ def native_profile(
     rows: Annotated[Path, typer.Option(help="CSV file for the measured rows.")],
     params: Params = None,
     target: Target = "gfx950",
-    machine: MachineName = "mi355x",
+    machine: NativeMachine = None,
     source: Annotated[str, typer.Option(help="Where the figures come from.")] = "own measurement",
     out: NativeOut = IN_OUT,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -15,11 +16,13 @@ import numpy as np
 from cdnasim.commands import write_text
 from cdnasim.errors import InputError
 from cdnasim.experiment.case import GemmCase, check_case, parse_params
+from cdnasim.gpu.gemm import pipeline_stages
+from cdnasim.machine.loader import load_machine
 from cdnasim.terminal import print_table, progress_bar
 from cdnasim.validation.importers import read_ncu, read_rocprof, to_measured, write_measured
 from cdnasim.validation.measured import METRICS, Measurement, read_measured
 from cdnasim.validation.suites import load_suites, read_suite, validation_root
-from hk_kernels.catalog import gemm_program
+from hk_kernels.catalog import GEMM_SCHEDULES, gemm_program
 from hk_kernels.lower.hip import AMD, hip_source
 from hk_kernels.lower.program import Program
 from hk_kernels.native.compare import compare_isa
@@ -35,7 +38,9 @@ NCU_METRICS = (
     "gpu__time_duration.sum,sm__cycles_elapsed.max,dram__bytes_read.sum,dram__bytes_write.sum,"
     "lts__t_sectors_srcunit_tex_op_read.sum,lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum"
 )
-MAX_ERROR = 2e-2  # of C, relative to its root mean square: rounding to bf16 makes half of it
+# Of C, relative to its root mean square: rounding to bf16 makes up to 2 to the -8 of an element,
+# and the largest of many elements is four times the mean.
+MAX_ERROR = 2e-2
 ROTATED_BYTES = "1.1e9"  # four times the LLC of an MI355X
 PROFILED_RUNS = ("--warmup", "2", "--runs", "5")
 
@@ -51,12 +56,23 @@ class NativeCase:
     def name(self) -> str:
         """Of its files."""
         gemm = self.case.gemm
-        parts = [gemm.schedule, gemm.dtype, *gemm.tile, gemm.m, gemm.n, gemm.k, self.target]
-        return "_".join(str(p).replace(":", "-").replace(",", "-") for p in parts)
+        parts = [gemm.schedule, gemm.dtype, *gemm.tile, gemm.m, gemm.n, gemm.k]
+        return re.sub("[^A-Za-z0-9=_.]", "-", "_".join(map(str, [*parts, self.order, self.target])))
+
+    @property
+    def order(self) -> str:
+        """Of its workgroups, as on the command line."""
+        return self.case.order.spec
 
     def program(self) -> Program:
         """Its lowered program; raises InputError if the kernel does not allow it."""
         gemm = self.case.gemm
+        if pipeline_stages(gemm.schedule):
+            allowed = ", ".join(n for n, s in GEMM_SCHEDULES.items() if self.target in s.kernels)
+            raise InputError(
+                f"schedule={gemm.schedule} is no kernel of this project; allowed for "
+                f"{self.target}: {allowed}"
+            )
         kernel = gemm.schedule, self.target, gemm.dtype, gemm.tile
         return gemm_program(*kernel, gemm.grid, steps=gemm.k // gemm.tile[2])
 
@@ -67,10 +83,15 @@ class NativeCase:
         return np.ascontiguousarray(tiles[:, 0] * np.uint32(cols) + tiles[:, 1]).tobytes()
 
 
-def native_case(kernel: str, pairs: Sequence[str], target: str) -> NativeCase:
-    """The case of the command line; raises InputError for an unknown target or parameter."""
+def check_target(target: str) -> None:
+    """Raises InputError for a target that no program is made for."""
     if target not in MACHINES:
         raise InputError(f"--target {target}: allowed: {', '.join(MACHINES)}")
+
+
+def native_case(kernel: str, pairs: Sequence[str], target: str) -> NativeCase:
+    """The case of the command line; raises InputError for an unknown target or parameter."""
+    check_target(target)
     return NativeCase(check_case(MACHINES[target], kernel, parse_params(pairs)), target)
 
 
@@ -84,7 +105,10 @@ def build(native: NativeCase, out: Path) -> Path | None:
     source = out / f"{native.name}.{'hip' if is_amd else 'cu'}"
     write_text(source, program_source(program))
     order = out / f"{native.name}.order"
-    order.write_bytes(native.tiles())
+    try:
+        order.write_bytes(native.tiles())
+    except OSError as error:
+        raise InputError(f"{order}: cannot be written: {error.strerror or error}") from None
     print(f"Source: {source}\nGrid order: {order}")
     compiler = find_compiler() if is_amd else None
     if compiler and not compiler.is_hipcc:
@@ -116,15 +140,31 @@ def run_program(native: NativeCase, out: Path, options: Sequence[str]) -> dict[s
     """
     made = _built(native, out)
     order = str(out / f"{native.name}.order")
-    record = dict(json.loads(_call([str(made), "--order", order, *options], may_fail=True)))
-    if record["max_error"] > MAX_ERROR:
-        raise InputError(f"{native.name}: wrong result, error {record['max_error']}")
+    text = _call([str(made), "--order", order, *options], may_fail=True)
+    try:
+        record = dict(json.loads(text))
+        error = float(record["max_error"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{native.name}: printed no line of JSON: {text.strip():.60}") from None
+    if not error <= MAX_ERROR:
+        raise InputError(f"{native.name}: wrong result, error {error:g} of C's root mean square")
     return record
 
 
-def profile(native: NativeCase, out: Path, rows: Path, machine: str, source: str) -> None:
+def machine_of(target: str, machine: str | None) -> str:
+    """The machine that rows of `target` belong to; raises InputError if it is of another kind."""
+    chosen = machine or MACHINES[target]
+    arch = load_machine(chosen).arch
+    if arch != target:
+        raise InputError(f"--machine {chosen}: is {arch}, not {target} as --target says")
+    return chosen
+
+
+def profile(native: NativeCase, out: Path, rows: Path, machine: str | None, source: str) -> None:
     """Run the program under rocprofv3 or Nsight Compute; write measured rows."""
-    made = _built(native, out)
+    machine = machine_of(native.target, machine)
+    run_program(native, out, ["--warmup", "0", "--runs", "1"])  # no counters of wrong results
+    made = out / native.name
     command = [str(made), "--order", str(out / f"{native.name}.order"), *PROFILED_RUNS]
     folder = out / f"{native.name}.profile"
     kernel = native.program().name
@@ -137,8 +177,7 @@ def profile(native: NativeCase, out: Path, rows: Path, machine: str, source: str
         launches = read_rocprof([folder], kernel)
     else:
         text = _call(
-            [_tool("ncu", "CUDA"), "--csv", "--page", "raw", "--metrics", NCU_METRICS, *command],
-            may_fail=True,
+            [_tool("ncu", "CUDA"), "--csv", "--page", "raw", "--metrics", NCU_METRICS, *command]
         )
         write_text(folder / "ncu.csv", text)
         launches = read_ncu(folder / "ncu.csv", kernel)
@@ -153,23 +192,27 @@ def profile(native: NativeCase, out: Path, rows: Path, machine: str, source: str
     print(f"\nRows: {rows}; compare with: cdnasim validate --measured {rows}")
 
 
-def sweep(suite: str, target: str, out: Path, rows: Path, machine: str, source: str) -> None:
+def sweep(suite: str, target: str, out: Path, rows: Path, machine: str | None, source: str) -> None:
     """Run all cases of a validation suite that `target` has kernels for; keep a row after each.
 
     A case whose rows are in the file `rows` is not run again, so a sweep that was stopped goes on.
+    Raises InputError if no case can be expressed.
     """
+    check_target(target)
+    machine = machine_of(target, machine)
     suites = load_suites(validation_root())
     if suite not in suites:
         raise InputError(f"suite '{suite}' is unknown; allowed: {', '.join(suites)}")
     params = {m.params_text: m.params for m in read_suite(suites[suite])}
-    cases = [p for p in params.values() if not p.get("schedule", "").startswith("pipelined")]
+    cases = [p for p in params.values() if _is_expressed(p, target)]
+    if not cases:
+        raise InputError(f"suite '{suite}': none of its {len(params)} cases is one of {target}")
     found = read_measured(rows, suite) if rows.exists() else []
     known = {m.params_text for m in found}
     missing = [p for p in cases if _text(p) not in known]
     with progress_bar(suite) as progress:
         for number, case in enumerate(missing, 1):
-            pairs = [f"{key}={value}" for key, value in case.items()]
-            record = run_program(native_case("gemm", pairs, target), out, _options(case))
+            record = run_program(native_case("gemm", _pairs(case), target), out, _options(case))
             for metric, value in (("time_us", record["median_us"]), ("tflops", record["tflops"])):
                 where = f"{rows}:{len(found) + 2}"
                 unit = METRICS[metric].unit
@@ -179,11 +222,26 @@ def sweep(suite: str, target: str, out: Path, rows: Path, machine: str, source: 
             if progress:
                 progress(number, len(missing))
     print(f"{len(cases)} cases, {len(missing)} of them new")
+    if len(cases) < len(params):
+        print(f"{len(params) - len(cases)} cases left out: no kernel of {target}")
     print(f"Rows: {rows}; compare with: cdnasim validate --measured {rows}")
 
 
+def _is_expressed(params: dict[str, str], target: str) -> bool:
+    """Whether the project has a kernel of `target` for a case."""
+    try:
+        native_case("gemm", _pairs(params), target).program()
+    except InputError:
+        return False
+    return True
+
+
+def _pairs(params: dict[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in params.items()]
+
+
 def _text(params: dict[str, str]) -> str:
-    return ";".join(f"{key}={value}" for key, value in params.items())
+    return ";".join(_pairs(params))
 
 
 def _options(params: dict[str, str]) -> list[str]:

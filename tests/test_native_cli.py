@@ -165,7 +165,10 @@ echo '"0","pingpong8","(256, 1, 1)","(16, 1, 1)","9.0","20,000","12.5"'
 """
 FAKE_NVCC = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
-printf '#!/bin/sh\\n' > "$2"
+cat > "$2" <<END
+#!/bin/sh
+echo '{"max_error": ${ERROR:-0.01}}'
+END
 chmod +x "$2"
 """
 
@@ -178,6 +181,10 @@ def test_a_profile_becomes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     rows = tmp_path / "rows.csv"
     case = (*GEMM, "tile=128x128x64", "schedule=pingpong8", "--target", "sm_90")
     where = ("--rows", str(rows), "--machine", "h200", "--out", str(tmp_path / "out"))
+    monkeypatch.setenv("ERROR", "1e30")
+    assert call(monkeypatch, "native", "profile", *case, *where) == 2
+    assert not rows.exists()  # nothing is kept of a wrong result
+    monkeypatch.setenv("ERROR", "0.01")
     assert call(monkeypatch, "native", "profile", *case, *where) == 0
     found = {m.metric: m for m in read_measured(rows, "native")}
     assert found["time_us"].value == 20
