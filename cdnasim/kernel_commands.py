@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,21 +200,25 @@ def print_hot_loop(title: str, trace: KernelTrace, replay: Replay) -> None:
     """Print the k-loop of a wave with clocks and stalls, replayed with loads that come at once."""
     from cdnasim.cu.att import write_att
     from cdnasim.cu.listing import list_loop, stall_shares
-    from cdnasim.cu.profile import run_steps
+    from cdnasim.cu.model import PATTERN
+    from cdnasim.cu.profile import resident_workgroups, run_steps
     from cdnasim.cu.timeline import chrome_trace, wave_events
 
     if replay.wave >= trace.waves:
         raise InputError(f"--wave {replay.wave}: allowed: 0 to {trace.waves - 1}")
     if replay.steps < trace.k_steps:
         raise InputError(f"--steps {replay.steps}: this kernel needs {trace.k_steps} or more")
-    result = run_steps(
+    fit = resident_workgroups(trace, target_named(trace.arch).lds_bytes)
+    if replay.workgroups > fit:
+        raise InputError(f"--workgroups {replay.workgroups}: a CU holds {fit} of this kernel")
+    run = partial(
+        run_steps,
         trace,
-        replay.steps,
         workgroups=replay.workgroups,
-        keep_spans=bool(replay.timeline or replay.att),
         is_cold=replay.is_cold,
         assume_unknown=replay.assume_unknown,
     )
+    result = run(replay.steps, keep_spans=bool(replay.timeline or replay.att))
     rows = []
     for listed in list_loop(trace, result, replay.wave):
         causes = ", ".join(f"{cause} {clk:.0f}" for cause, clk in listed.stalls.items() if clk >= 1)
@@ -222,6 +227,8 @@ def print_hot_loop(title: str, trace: KernelTrace, replay: Replay) -> None:
     headings = ("instruction", "hits", "clk", "stalls", "line")
     print_table(f"{title}: k-loop of wave {replay.wave}", headings, rows)
     k_step = result.iteration_clk()
+    if replay.workgroups > 1:  # which need not advance alike: what counts is what all of them need
+        k_step = (run(replay.steps + PATTERN).end - result.end) / PATTERN
     shares = sorted(stall_shares(result).items(), key=lambda item: -item[1])
     busy = replay.workgroups * trace.matrix_clocks / k_step
     print(

@@ -37,7 +37,7 @@ sweep = {order = ["row-major", "col-major", "window:w=2"]}
 [[group]]
 title = "depth"
 params = {m = 512, n = 512}
-sweep = {k = [64, 128]}
+sweep = {k = [128, 192]}
 """
 
 Command = Callable[..., str]
@@ -127,8 +127,8 @@ def test_run_writes_a_report_and_rows(cdnasim: Command, tmp_path: Path) -> None:
         ("row-major", "128"),
         ("col-major", "128"),
         ("window:w=2", "128"),
-        ("row-major", "64"),
         ("row-major", "128"),
+        ("row-major", "192"),
     ]
     params = {"m": 1024, "n": 512, "k": 128, "order": "col-major"}
     expected = run_case("mi355x", "gemm", params)
@@ -231,9 +231,9 @@ def test_run_list_names_the_scenarios(cdnasim: Command) -> None:
 def test_validate_compares_the_users_figures(cdnasim: Command, tmp_path: Path) -> None:
     header = "suite,machine,kernel,params,metric,value,unit,source"
     rows = [
-        "mine,mi355x,gemm,m=512;n=512;k=64,tflops,5,TFLOPS,me",
-        "mine,mi355x,gemm,m=512;n=512;k=64;order=col-major,l2_hit,0.5,fraction,me",
-        "mine,mi355x,gemm,m=500;n=512;k=64,tflops,5,TFLOPS,me",
+        "mine,mi355x,gemm,m=512;n=512;k=128,tflops,5,TFLOPS,me",
+        "mine,mi355x,gemm,m=512;n=512;k=128;order=col-major,l2_hit,0.5,fraction,me",
+        "mine,mi355x,gemm,m=500;n=512;k=128,tflops,5,TFLOPS,me",
     ]
     (tmp_path / "mine.csv").write_text("\n".join([header, *rows]))
     arguments = ("validate", "--measured", "mine.csv", "--jobs", "1")
@@ -241,13 +241,13 @@ def test_validate_compares_the_users_figures(cdnasim: Command, tmp_path: Path) -
     assert list(report) == ["cases", "summary"]
     assert not (tmp_path / "out").exists()  # with --json only what is asked for is written
     first, second, third = report["cases"]
-    predicted = run_case("mi355x", "gemm", {"m": 512, "n": 512, "k": 64}).tflops
+    predicted = run_case("mi355x", "gemm", {"m": 512, "n": 512, "k": 128}).tflops
     assert first["predicted"] == predicted
     assert first["error"] == pytest.approx(predicted / 5 - 1)
     assert second["error"] == pytest.approx(second["predicted"] - 0.5)
     assert third["predicted"] is None and "m=500" in third["reason"]
     printed = cdnasim(*arguments, "--out", "o")
-    assert "512x512x64 col-major" in printed
+    assert "512x512x128 col-major" in printed
     assert sorted(p.name for p in (tmp_path / "o").iterdir()) == [
         *("cases.csv", "report.html", "summary.json")
     ]

@@ -25,7 +25,7 @@ from cdnasim.gpu.profile import Launch, WorkgroupProfile
 from cdnasim.gpu.result import Result
 from cdnasim.machine.loader import load_machine
 from cdnasim.machine.model import MATRIX_DTYPES, Machine
-from cdnasim.trace.model import KernelTrace
+from cdnasim.trace.model import KernelTrace, fewest_k_steps
 
 KERNELS = ("gemm",)
 CACHES = ("warm", "cold")
@@ -37,7 +37,7 @@ GEMM_HELP = {
     "dtype": f"of A and B: {', '.join(MATRIX_DTYPES)} (default bf16)",
     "tile": "rows x columns of a workgroup's tile of C x depth of a k-step "
     "(default 256x256x64, on sm_90 128x256x64)",
-    "schedule": "pingpong8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
+    "schedule": "pingpong8, kslices8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
     "(default pingpong8, on sm_90 pipelined:s=4)",
     "order": "grid order (default row-major): `cdnasim order list`",
     "registers": "pinned: as the definition places them; compiler: with hipcc's spills and moves "
@@ -76,6 +76,9 @@ class GemmCase:
         rows, cols = gemm.grid
         try:
             trace = _trace(*kernel)
+            fewest = fewest_k_steps(trace) * gemm.tile[2]
+            if gemm.k < fewest:
+                raise InputError(f"k={gemm.k} is too short for the kernel; allowed: from {fewest}")
             fit = resident_workgroups(trace, machine.compute.lds_bytes)
             residents = max(1, min(fit, math.ceil(rows * cols / machine.cus)))
             cu = _cu_profile(*kernel, residents)

@@ -279,10 +279,9 @@ class Chip:
                 if t < 0:
                     end = now + (profile.prologue_clk - first_load) * speed + cold
                     cold = 0.0
-                    # the first slabs' latency is not hidden behind a k-step
-                    shift = fill - a_late, fill - b_late
-                    a_due[0] += shift[0]
-                    b_due[0] += shift[1]
+                    # no k-step hides the latency of the first slabs
+                    a_due[0] = now + (a_due[0] - now - a_late) / a_stretch + fill
+                    b_due[0] = now + (b_due[0] - now - b_late) / b_stretch + fill
                 else:
                     if t == 0:
                         self.wg_loop_start[wg] = now

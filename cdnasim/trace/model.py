@@ -19,6 +19,7 @@ from cdnasim.errors import InputError
 SIMDS = 4  # of a CU; wave w of a workgroup runs on SIMD w mod 4
 VERSION = 2
 AXES = ("row", "column")
+MAX_COUNT = 1 << 20  # turns of a loop, more than any problem's k-steps
 UNITS = ("mfma", "valu", "salu", "smem", "lds", "vmem", "barrier", "wait", "none")
 
 
@@ -131,6 +132,18 @@ def flat_instructions(trace: KernelTrace) -> list[TraceInstruction]:
     return [i for role in trace.roles for i in flat(role.body)]
 
 
+def k_loops(body: list[TraceNode]) -> list[TraceLoop]:
+    """The loops of a stream whose count follows the problem's k, which may lie in others."""
+    loops = [node for node in body if isinstance(node, TraceLoop)]
+    inner = [found for loop in loops for found in k_loops(loop.body)]
+    return [loop for loop in loops if loop.is_k_loop] + inner
+
+
+def fewest_k_steps(trace: KernelTrace) -> int:
+    """K-steps that the kernel makes beside its k-loop: no problem has fewer."""
+    return trace.k_steps - min(loop.count for role in trace.roles for loop in k_loops(role.body))
+
+
 def save_trace(trace: KernelTrace, path: Path) -> None:
     """Write `trace` as compressed JSON; raises InputError if `path` cannot be written."""
     text = json.dumps(dataclasses.asdict(trace), separators=(",", ":"))
@@ -156,6 +169,8 @@ def load_trace(path: Path) -> KernelTrace:
         _check(path, trace)
         for role in trace.roles:
             _check_body(path, role.body, trace)
+        if not any(k_loops(role.body) for role in trace.roles):
+            raise InputError(f"{path}: no role has a k-loop")
     except RecursionError:
         raise InputError(f"{path}: is damaged: nested too deeply") from None
     return trace
@@ -178,9 +193,11 @@ def _check(path: Path, trace: KernelTrace) -> None:
 
 
 def _check_body(path: Path, body: list[TraceNode], trace: KernelTrace) -> None:
+    if not body:
+        raise InputError(f"{path}: a role or loop has no instructions")
     for node in body:
         if isinstance(node, TraceLoop):
-            if node.count < 0:
+            if not 0 <= node.count <= MAX_COUNT:
                 raise InputError(f"{path}: a loop runs {node.count} times")
             _check_body(path, node.body, trace)
         elif node.unit not in UNITS:
@@ -189,6 +206,8 @@ def _check_body(path: Path, body: list[TraceNode], trace: KernelTrace) -> None:
             raise InputError(f"{path}: line {node.line} is not one of the trace's lines")
         elif not -1 <= node.operand < len(trace.operands):
             raise InputError(f"{path}: operand {node.operand} is not one of the trace's operands")
+        elif node.unit == "mfma" and not node.dst:
+            raise InputError(f"{path}: {node.mnemonic} has no dst")
 
 
 def _record(path: Path, place: str, record: Any, data: Any) -> Any:

@@ -290,7 +290,9 @@ class Builder:
 
         The body is written `unroll` times; `count` must be a multiple of it.
         """
-        if count < 0 or count % unroll:
+        if count < 0:
+            self._fail(f"a loop of {count}: the problem has too few k-steps for this kernel")
+        if count % unroll:
             self._fail(f"a loop of {count} does not divide by unroll={unroll}")
         line = current_line()
         variable = f"t{self._loops}"
@@ -679,4 +681,5 @@ class Builder:
         self._body.append(Instruction(mnemonic, unit, line or current_line(), **fields))
 
     def _fail(self, message: str) -> NoReturn:
-        raise InputError(f"{current_line()}: {message}")
+        line = str(current_line()).rstrip(":")  # of a statement that opens a block
+        raise InputError(f"{line}: {message}")

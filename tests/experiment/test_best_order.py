@@ -9,7 +9,7 @@ from cdnasim.experiment.case import GemmCase, check_case
 from cdnasim.gpu.orders import parse_order
 
 
-def case(machine: str = "mi355x", m: int = 2048, n: int = 2048, k: int = 64) -> GemmCase:
+def case(machine: str = "mi355x", m: int = 2048, n: int = 2048, k: int = 128) -> GemmCase:
     return check_case(machine, "gemm", {"m": m, "n": n, "k": k, "tile": "128x128x64"})
 
 

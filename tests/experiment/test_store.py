@@ -46,7 +46,7 @@ def test_only_for_what_it_was_computed_from(tmp_path: Path) -> None:
     assert store.load(case(), 1) is None
     assert store.load(case(order="col-major"), 0) is None
     assert store.load(case(caches="cold"), 0) is None
-    assert store.load(case(k=64), 0) is None
+    assert store.load(case(k=192), 0) is None
     machine = case().machine
     slower = dataclasses.replace(machine, llc=dataclasses.replace(machine.llc, latency_ns=1.0))
     assert store.load(dataclasses.replace(case(), machine=slower), 0) is None

@@ -71,7 +71,7 @@ class Case:
 
 H200 = {"machine": "h200", "tile": "128x256x64", "warm": False}
 CASES = [
-    Case("mi355x", (256, 256, 64)),  # one workgroup, one k-step
+    Case("mi355x", (256, 256, 128)),  # one workgroup, as few k-steps as the kernel allows
     Case("mi355x", (2048, 2048, 1024)),  # fewer workgroups than CUs
     Case("mi355x", (4096, 8192, 1024), order="xcd:w=4,c=16", warm=False),
     Case("mi355x", (9216, 4608, 576), tile="192x256x64", order="hilbert"),

@@ -66,6 +66,10 @@ def loop(data: Any) -> Any:
     return next(node for node in data["roles"][0]["body"] if "body" in node)
 
 
+def first_mfma(data: Any) -> Any:
+    return next(node for node in loop(data)["body"] if node["unit"] == "mfma")
+
+
 def set_to(*where: Any, value: Any) -> Callable[[Any], Any]:
     """Another value at a place of the data."""
 
@@ -220,6 +224,11 @@ def nested(data: Any) -> Any:
         set_to("operands", 0, "lead", value=float("nan")),
         set_to("operands", 0, "axis", value="diagonal"),
         with_value(loop, "count", -5),
+        with_value(loop, "count", 1 << 40),
+        with_value(loop, "body", []),
+        with_value(loop, "is_k_loop", False),
+        set_to("roles", 0, "body", value=[]),
+        with_value(first_mfma, "dst", []),
         with_value(first_instruction, "operand", 9),
         nested,
     ],
