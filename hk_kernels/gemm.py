@@ -440,16 +440,20 @@ def specialized(
         k.load_async(As[t % stages], A.tile(row * bm, t * bk, bm, bk), waves=(0, p))
         k.load_async(Bs[t % stages], B.tile(col * bn, t * bk, bn, bk), waves=(0, p))
 
+    # A step's loads are there a barrier before it is read; those of later steps may be on the way.
+    loads = k.loads(As[0], p) + k.loads(Bs[0], p)  # of a producer in a k-step
     with k.only(k.wave < p):
         for first in range(ahead):
             fetch(first)
-        k.wait(vm=0)
+        k.wait(vm=(ahead - 1) * loads)
         k.barrier()
         for t in k.loop(steps - ahead):
             fetch(t + ahead)
-            k.wait(vm=0)
+            k.wait(vm=(ahead - 1) * loads)
             k.barrier()
-        for _ in range(ahead):
+        for left in reversed(range(ahead)):
+            if left:
+                k.wait(vm=(left - 1) * loads)
             k.barrier()
 
     with k.only(k.wave >= p):

@@ -274,9 +274,12 @@ class Builder:
         piece = tile.mfma.contiguous * tile.mfma.dtype.bytes
         return len(tile.registers) * 4 // piece
 
-    def loads(self, tile: SharedTile) -> int:
-        """How many loads of a wave `load_async` makes for `tile`: what a wait(vm=) counts."""
-        return self._chunks(tile, self.waves)
+    def loads(self, tile: SharedTile, waves: int = 0) -> int:
+        """How many loads of a wave `load_async` makes for `tile`: what a wait(vm=) counts.
+
+        waves: how many take part, all if 0.
+        """
+        return self._chunks(tile, waves or self.waves)
 
     def staging(self, tile: SharedTile) -> Staging:
         """Registers for a wave's part of `tile` between load_global and store_shared."""

@@ -253,6 +253,16 @@ def test_specialization_loses_to_ping_pong_on_the_same_tile() -> None:
     assert used["pingpong8 192"] > used["specialized 12"] > used["specialized 8"]
 
 
+def test_a_third_stage_lets_producers_run_a_k_step_further_ahead() -> None:
+    two, three = (
+        cu_profile(gemm_trace(f"specialized:p=4,c=8,stages={n}", "gfx950", "bf16", (128, 256, 64)))
+        for n in (2, 3)
+    )
+    assert three.loop_clk[0] == pytest.approx(two.loop_clk[0], rel=0.01)
+    for early, earlier in zip(two.tolerance, three.tolerance, strict=True):
+        assert earlier.lead_clk == pytest.approx(early.lead_clk + two.loop_clk[0], rel=0.02)
+
+
 def test_the_same_trace_gives_the_same_result() -> None:
     def facts(result: CuResult) -> tuple[object, ...]:
         return result.waves, result.iteration_starts, result.instructions
