@@ -27,7 +27,7 @@ from hk_kernels.lower.hip import AMD, hip_source
 from hk_kernels.lower.program import Program
 from hk_kernels.native.compare import compare_isa
 from hk_kernels.native.compile import compile_assembly, compile_object, find_compiler
-from hk_kernels.native.program import program_source
+from hk_kernels.native.program import MAX_ERROR, program_source
 
 MACHINES = {"gfx950": "mi355x", "gfx942": "mi325x", "sm_90": "h200"}  # to check a case with
 ROCPROF_PASSES = (
@@ -38,10 +38,7 @@ NCU_METRICS = (
     "gpu__time_duration.sum,sm__cycles_elapsed.max,dram__bytes_read.sum,dram__bytes_write.sum,"
     "lts__t_sectors_srcunit_tex_op_read.sum,lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum"
 )
-# Of C, relative to its root mean square: rounding to bf16 makes up to 2 to the -8 of an element,
-# and the largest of many elements is four times the mean.
-MAX_ERROR = 2e-2
-ROTATED_BYTES = "1.1e9"  # four times the LLC of an MI355X
+ROTATIONS = 4  # cold caches: inputs take turns until they fill L2 and LLC so many times
 PROFILED_RUNS = ("--warmup", "2", "--runs", "5")
 
 
@@ -212,7 +209,8 @@ def sweep(suite: str, target: str, out: Path, rows: Path, machine: str | None, s
     missing = [p for p in cases if _text(p) not in known]
     with progress_bar(suite) as progress:
         for number, case in enumerate(missing, 1):
-            record = run_program(native_case("gemm", _pairs(case), target), out, _options(case))
+            native = native_case("gemm", _pairs(case), target)
+            record = run_program(native, out, _options(native.case))
             for metric, value in (("time_us", record["median_us"]), ("tflops", record["tflops"])):
                 where = f"{rows}:{len(found) + 2}"
                 unit = METRICS[metric].unit
@@ -244,9 +242,10 @@ def _text(params: dict[str, str]) -> str:
     return ";".join(_pairs(params))
 
 
-def _options(params: dict[str, str]) -> list[str]:
-    """Cold caches: inputs take turns until they fill more than any cache."""
-    return ["--rotate", ROTATED_BYTES] if params.get("caches") == "cold" else []
+def _options(case: GemmCase) -> list[str]:
+    caches = case.machine.l2.bytes + case.machine.llc.bytes
+    rotated = 0 if case.warm else ROTATIONS * caches
+    return ["--rotate", str(rotated)]
 
 
 def compare(native: NativeCase) -> int:

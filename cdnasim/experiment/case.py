@@ -30,20 +30,7 @@ from cdnasim.trace.model import KernelTrace, fewest_k_steps
 KERNELS = ("gemm",)
 CACHES = ("warm", "cold")
 REGISTERS = ("pinned", "compiler")
-GEMM_HELP = {
-    "m": "rows of C",
-    "n": "columns of C",
-    "k": "depth of the product",
-    "dtype": f"of A and B: {', '.join(MATRIX_DTYPES)} (default bf16)",
-    "tile": "rows x columns of a workgroup's tile of C x depth of a k-step "
-    "(default 256x256x64, on sm_90 128x256x64)",
-    "schedule": "pingpong8, kslices8, interleave4, specialized:p=4,c=8 or pipelined:s=<stages> "
-    "(default pingpong8, on sm_90 pipelined:s=4)",
-    "order": "grid order (default row-major): `cdnasim order list`",
-    "registers": "pinned: as the definition places them; compiler: with hipcc's spills and moves "
-    "(default pinned)",
-    "caches": "warm: the LLC as an identical previous launch left it; cold: empty (default warm)",
-}
+GEMM_KEYS = ("m", "n", "k", "dtype", "tile", "schedule", "order", "registers", "caches")
 MAX_DIMENSION = 2**24
 
 
@@ -135,8 +122,8 @@ def check_case(machine: str, kernel: str, params: Mapping[str, Any]) -> GemmCase
     if kernel not in KERNELS:
         raise InputError(f"kernel '{kernel}' is unknown; allowed: {', '.join(KERNELS)}")
     for key in params:
-        if key not in GEMM_HELP:
-            raise InputError(f"gemm: unknown parameter '{key}'; allowed: {', '.join(GEMM_HELP)}")
+        if key not in GEMM_KEYS:
+            raise InputError(f"gemm: unknown parameter '{key}'; allowed: {', '.join(GEMM_KEYS)}")
     described = load_machine(machine)
     m, n, k = (_dimension(params, key) for key in ("m", "n", "k"))
     on_sm90 = described.arch == "sm_90"

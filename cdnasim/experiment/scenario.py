@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdnasim.errors import InputError
-from cdnasim.experiment.case import GEMM_HELP, KERNELS, GemmCase, check_case
+from cdnasim.experiment.case import GEMM_KEYS, KERNELS, GemmCase, check_case
 from cdnasim.machine.loader import check_keys, read_toml
 from cdnasim.validation.measured import CaseKey
 
@@ -72,8 +72,8 @@ def load_scenario(name: str, overrides: Mapping[str, str] | None = None) -> Scen
     changes = dict(overrides or {})
     machine = changes.pop("machine", table["machine"])
     for key in changes:
-        if key not in GEMM_HELP:
-            raise InputError(f"--set {key}: unknown; allowed: machine, {', '.join(GEMM_HELP)}")
+        if key not in GEMM_KEYS:
+            raise InputError(f"--set {key}: unknown; allowed: machine, {', '.join(GEMM_KEYS)}")
     groups = table["group"]
     if not isinstance(groups, list) or not groups:
         raise InputError(f"{path}: needs one [[group]] or more")
@@ -99,7 +99,7 @@ def _group(path: Path, number: int, table: Any, machine: str, changes: Mapping[s
     swept = table.get("sweep", {})
     parts = [("params", table["params"]), ("sweep", swept), *(("cases", c) for c in listed)]
     for part, content in parts:
-        check_keys(f"{where}: {part}", content, (), tuple(GEMM_HELP))
+        check_keys(f"{where}: {part}", content, (), GEMM_KEYS)
     sweep = {key: _texts(path, f"group {number}: sweep.{key}", v) for key, v in swept.items()}
     for key, values in sweep.items():
         if not values:

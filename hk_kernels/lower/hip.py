@@ -55,7 +55,8 @@ MATRIX = {
 def hip_source(program: Program) -> str:
     """C++ (HIP) source of the kernel `program`, device code without any header.
 
-    Its arguments are the starts of A, B and C. Registers are the compiler's choice, pins are not
+    Its arguments are the starts of A, B and C, and the grid order: a row-major tile of C (u32) for
+    each workgroup, or none. Registers are the compiler's choice, pins are not
     kept. Raises InputError for a target or an instruction without a HIP reading, or a tensor
     beyond 4 GiB.
     """

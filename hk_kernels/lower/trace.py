@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -62,16 +62,6 @@ def trace(program: Program, registers: str = "pinned") -> KernelTrace:
         roles=roles,
         lines=[str(line) for line in reader.lines],
     )
-
-
-def steady_counts(body: Sequence[TraceNode]) -> dict[str, int]:
-    """Instructions by mnemonic in the k-loop of a role's stream."""
-    loops = [node for node in body if isinstance(node, TraceLoop) and node.is_k_loop]
-    counts: dict[str, int] = {}
-    for node in loops[0].body if loops else ():
-        if isinstance(node, TraceInstruction):
-            counts[node.mnemonic] = counts.get(node.mnemonic, 0) + 1
-    return counts
 
 
 class _Reader:

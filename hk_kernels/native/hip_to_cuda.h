@@ -12,7 +12,6 @@
 #define hipEvent_t cudaEvent_t
 #define hipEventCreate cudaEventCreate
 #define hipEventRecord cudaEventRecord
-#define hipEventSynchronize cudaEventSynchronize
 #define hipEventElapsedTime cudaEventElapsedTime
 #define hipDeviceSynchronize cudaDeviceSynchronize
 #define hipGetLastError cudaGetLastError

@@ -199,7 +199,7 @@ int run(int count, char** words) {
                 KERNEL_NAME, M, N, K, device.name, options.runs, copies, times[options.runs / 2], mean,
                 times.front(), times.back(), first_us, 2.0 * M * N * K / times[options.runs / 2] / 1e6,
                 error);
-    return error <= 2e-2 ? 0 : 1;
+    return error <= MAX_ERROR ? 0 : 1;
 }
 
 }  // namespace host

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cdnasim.errors import InputError
-from cdnasim.experiment.case import GEMM_HELP, check_case, parse_params, run_case
+from cdnasim.experiment.case import GEMM_KEYS, check_case, parse_params, run_case
 
 SMALL: dict[str, Any] = {"m": 1024, "n": 512, "k": 256}
 
@@ -46,7 +46,7 @@ def test_parameters_are_completed() -> None:
         "registers": "pinned",
         "caches": "warm",
     }
-    assert list(case.params) == list(GEMM_HELP)
+    assert list(case.params) == list(GEMM_KEYS)
     assert case.warm and case.gemm.grid == (4, 2)
     assert check_case("h200", "gemm", SMALL).params["schedule"] == "pipelined:s=4"
 
