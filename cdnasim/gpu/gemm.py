@@ -107,7 +107,6 @@ def traced_profile(
         matrix_clk=trace.matrix_clocks,
         operands=(a, b),
         store_bytes=trace.store_bytes,
-        residents=len(cu.loop_clk),
         shared_loop_clk=cu.loop_clk[1:],
     )
 

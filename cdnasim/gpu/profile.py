@@ -32,8 +32,8 @@ class WorkgroupProfile:
     prologue, `iterations` of the loop, epilogue; `matrix_clk` of each iteration's `loop_clk` keep
     the matrix pipe busy. The first loads are issued after first_load_clk, and the loop starts no
     earlier than fill_clk after the first slabs are there. In iteration t the loads of slab
-    t + ceil(ahead) are issued. store_bytes leave in the epilogue (B). residents: workgroups that
-    a CU holds at a time at most; shared_loop_clk: a k-step while it holds two, three, ….
+    t + ceil(ahead) are issued. store_bytes leave in the epilogue (B). shared_loop_clk: a k-step
+    while the CU holds two, three, … workgroups.
     """
 
     name: str
@@ -46,8 +46,12 @@ class WorkgroupProfile:
     matrix_clk: float
     operands: tuple[OperandStream, OperandStream]
     store_bytes: int
-    residents: int = 1
     shared_loop_clk: tuple[float, ...] = ()
+
+    @property
+    def residents(self) -> int:
+        """How many workgroups a CU holds at a time at most."""
+        return 1 + len(self.shared_loop_clk)
 
 
 @dataclass(frozen=True)

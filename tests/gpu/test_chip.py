@@ -527,9 +527,7 @@ def test_a_cu_holds_as_many_workgroups_as_the_profile_says() -> None:
     machine = still("mi355x")
     blocks = [(i, 0) for i in range(3 * machine.cus)]
     single = toy_launch(blocks)
-    double = replace(
-        single, profile=replace(single.profile, residents=2, shared_loop_clk=(1900.0,))
-    )
+    double = replace(single, profile=replace(single.profile, shared_loop_clk=(1900.0,)))
     log = play(machine, double).log
     here = (log.cu == 0) & (log.xcd == 0)
     starts, ends = log.start_clk[here], log.end_clk[here]
